@@ -1,0 +1,11 @@
+# infinistore_warnings(target): the warnings that every target of ours is compiled with.
+function(infinistore_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wshadow)
+  if(INFINISTORE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  # Its own -Wthread-safety checks GUARDED_BY; gcc has no such thing.
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    target_compile_options(${target} PRIVATE -Wthread-safety)
+  endif()
+endfunction()

@@ -1,0 +1,47 @@
+#pragma once
+// Every bound of the system, each with its reason.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace infinistore {
+
+// A key's length travels in one byte.
+inline constexpr std::size_t kKeyBytesMax = 255;
+
+// Keys in one frame: a batch of 100,000 is 25 frames; a frame of the longest keys with parents and
+// columns stays below kBodyBytesMax.
+inline constexpr std::size_t kBatchKeysMax = 4096;
+inline constexpr std::size_t kBodyBytesMax = 4u << 20;
+static_assert(kBatchKeysMax * (2 * (kKeyBytesMax + 1) + 3 * 8 + 4) + 4096 <= kBodyBytesMax);
+
+// Bulk bytes of one frame: 64-bit everywhere, yet a peer cannot announce more than it may send
+// soon.
+inline constexpr std::uint64_t kPayloadBytesMax = std::uint64_t{1} << 30;
+
+// Text fields of HELLO.
+inline constexpr std::size_t kTokenBytesMax = 512;
+inline constexpr std::size_t kNamespaceBytesMax = 512;
+inline constexpr std::size_t kClientNameBytesMax = 128;
+inline constexpr std::size_t kErrorMessageBytesMax = 1024;
+
+// The pool.  SCM_RIGHTS carries at most 253 descriptors; pages are what a CPU maps at once.
+inline constexpr std::uint32_t kRegionsMax = 64;
+inline constexpr std::uint64_t kPageBytesMin = 4096;
+inline constexpr std::uint64_t kPageBytesMax = 2u << 20;
+
+// Requests that a session may have open before it is answered kOverloaded: a client's window is
+// smaller (kWindowRequests), so an honest one never sees it.
+inline constexpr std::size_t kSessionRequestsMax = 256;
+inline constexpr std::size_t kWindowRequests = 8;
+inline constexpr std::size_t kLeaseKeysMax = 1u << 20;
+inline constexpr std::size_t kSessionsMax = 16384;
+
+// Bytes queued towards a peer that reads too slowly, beside bulk bytes (which are borrowed, not
+// queued): beyond it the connection is closed.
+inline constexpr std::size_t kSendQueueBytesMax = 64u << 20;
+
+// Of the pool, unsealed at most (product: beyond it kOverloaded).
+inline constexpr std::uint64_t kStagedPercentMax = 25;
+
+}  // namespace infinistore

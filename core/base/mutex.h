@@ -1,0 +1,44 @@
+#pragma once
+// Mutex: std::mutex that clang's thread-safety analysis understands.
+
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define KV_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define KV_THREAD_ANNOTATION(x)
+#endif
+#define CAPABILITY(x) KV_THREAD_ANNOTATION(capability(x))
+#define SCOPED_CAPABILITY KV_THREAD_ANNOTATION(scoped_lockable)
+#define GUARDED_BY(x) KV_THREAD_ANNOTATION(guarded_by(x))
+#define REQUIRES(...) KV_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define ACQUIRE(...) KV_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define RELEASE(...) KV_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define EXCLUDES(...) KV_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+#define NO_THREAD_SAFETY_ANALYSIS KV_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+namespace infinistore {
+
+class CAPABILITY("mutex") Mutex {
+ public:
+  void lock() ACQUIRE() { mutex_.lock(); }
+  void unlock() RELEASE() { mutex_.unlock(); }
+  std::mutex& native() { return mutex_; }
+
+ private:
+  std::mutex mutex_;
+};
+
+class SCOPED_CAPABILITY MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() RELEASE() { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+}  // namespace infinistore

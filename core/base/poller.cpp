@@ -1,0 +1,81 @@
+#include "core/base/poller.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+#include "core/base/check.h"
+
+namespace infinistore {
+namespace {
+
+constexpr int kEventsAtOnce = 64;
+
+int timeout_ms(Nanos timeout) noexcept {
+  if (timeout < 0) return -1;
+  const Nanos rounded_up = (timeout + kMillisecond - 1) / kMillisecond;
+  return static_cast<int>(std::min<Nanos>(rounded_up, 1'000'000));
+}
+
+}  // namespace
+
+Poller::Poller()
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!epoll_ || !wakeup_) throw std::system_error(errno, std::generic_category(), "epoll");
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = nullptr;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.get(), &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
+
+bool Poller::add(int fd, std::uint32_t events, PollTarget& target) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &target;
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void Poller::change(int fd, std::uint32_t events, PollTarget& target) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &target;
+  KV_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0);
+}
+
+void Poller::remove(int fd, PollTarget& target) noexcept {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  std::replace(ready_.begin(), ready_.end(), &target, static_cast<PollTarget*>(nullptr));
+}
+
+void Poller::poll(Nanos timeout) {
+  std::array<epoll_event, kEventsAtOnce> events{};
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, timeout_ms(timeout));
+  if (count <= 0) return;  // nothing, or EINTR: the caller looks at its clock and comes again
+  ready_.clear();
+  for (int i = 0; i < count; ++i) {
+    const auto& event = events[static_cast<std::size_t>(i)];
+    ready_.push_back(static_cast<PollTarget*>(event.data.ptr));
+  }
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    if (events[i].data.ptr == nullptr) {
+      std::uint64_t drained = 0;
+      [[maybe_unused]] const auto got = ::read(wakeup_.get(), &drained, sizeof drained);
+    } else if (ready_[i] != nullptr) {
+      ready_[i]->on_ready(events[i].events);
+    }
+  }
+  ready_.clear();
+}
+
+void Poller::wake() noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto put = ::write(wakeup_.get(), &one, sizeof one);
+}
+
+}  // namespace infinistore

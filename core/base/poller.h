@@ -1,0 +1,40 @@
+#pragma once
+// Poller: waits for descriptors and for a wake-up from another thread.  epoll, level-triggered.
+//
+// Belongs to one thread, save wake().  Sleeps in the kernel while nothing happens.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/fd.h"
+
+namespace infinistore {
+
+class PollTarget {
+ public:
+  virtual ~PollTarget() = default;
+  virtual void on_ready(std::uint32_t events) = 0;  // EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR
+};
+
+class Poller {
+ public:
+  Poller();  // throws std::system_error if the system has no descriptor left
+
+  bool add(int fd, std::uint32_t events, PollTarget& target) noexcept;
+  void change(int fd, std::uint32_t events, PollTarget& target) noexcept;
+  // After it the target is not called any more, not even for events already collected.
+  void remove(int fd, PollTarget& target) noexcept;
+
+  // Waits at most `timeout` (negative: for ever) and calls the targets that are ready.
+  void poll(Nanos timeout);
+
+  void wake() noexcept;  // from any thread: the current or next poll() returns at once
+
+ private:
+  UniqueFd epoll_;
+  UniqueFd wakeup_;
+  std::vector<PollTarget*> ready_;  // being called; nullptr: removed meanwhile
+};
+
+}  // namespace infinistore

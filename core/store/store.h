@@ -1,0 +1,207 @@
+#pragma once
+// Store: keys to immutable values in one pool.  The only door to memory/ and eviction/.
+//
+//   writer: reserve() -> claim() and fill ranges -> filled() -> seal()   dropped unsealed: as if
+//   never reader: find()    -> read Lease::extents()   -> drop it              the bytes cannot
+//   move meanwhile
+//
+// Thread-safe.  Lock order: a shard, then the pool; no call is made to another layer under either.
+// Invariant, whenever no lock is held: free + reserved + quarantined + sealed = capacity, where
+// sealed includes entries that were erased but are still pinned.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/bytes.h"
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/memory/pool.h"
+#include "core/store/entry.h"
+
+namespace infinistore {
+
+class Shard;
+class Store;
+
+using NamespaceId = std::uint32_t;
+
+enum class OnExists : std::uint8_t { kKeep = 0, kReplace = 1 };
+
+// A part of a value, in bytes from its start.
+struct Range {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+
+  bool operator==(const Range&) const = default;
+};
+
+// What a writer says of a value before its bytes.
+struct Intent {
+  NamespaceId space = 0;
+  std::string_view key;
+  std::uint64_t value_bytes = 0;
+  OnExists on_exists = OnExists::kKeep;
+  std::string_view parent;  // empty: none
+  std::uint32_t depth = 0;
+};
+
+// Space that nobody sees.  Dropped unsealed it is given back.  Belongs to one thread.
+class Reservation {
+ public:
+  Reservation(Reservation&&) noexcept;
+  Reservation& operator=(Reservation&&) noexcept;
+  ~Reservation();
+
+  std::string_view key() const noexcept;
+  std::uint64_t value_bytes() const noexcept;
+  const Extents& extents() const noexcept;
+
+  // Asks to fill `range`.  kOk: go on; kExists: filled before, or claimed, with equal bounds;
+  // kInvalid: out of bounds, empty, or overlapping another range in part.
+  Code claim(Range range) noexcept;
+  void filled(Range range, std::uint64_t checksum) noexcept;  // a claimed range is complete
+  void unclaim(Range range) noexcept;                         // a claimed range was not filled
+  bool is_claimed() const noexcept;                           // some range is in flight
+  bool is_complete() const noexcept;
+  std::uint64_t filled_bytes() const noexcept;
+  std::vector<Range> filled_ranges() const;
+
+  // Publishes a complete value.  kExists: another writer was first, and this one is dropped.
+  Code seal() && noexcept;
+
+  // Gives up the value while someone may still write into its extents: they are reused only when
+  // the returned object dies.
+  class Quarantine quarantine() && noexcept;
+
+ private:
+  friend class Store;
+  struct State;
+  explicit Reservation(std::unique_ptr<State> state) noexcept;
+  std::unique_ptr<State> state_;
+};
+
+// Extents that nobody may use yet; given back when it dies.
+class Quarantine {
+ public:
+  Quarantine(Quarantine&&) noexcept;
+  Quarantine& operator=(Quarantine&&) noexcept;
+  ~Quarantine();
+  std::uint64_t bytes() const noexcept;
+
+ private:
+  friend class Reservation;
+  Quarantine(Store& store, Extents extents) noexcept;
+  Store* store_;
+  Extents extents_;
+};
+
+// One pin on a sealed entry: eviction, erase, purge and replace leave its bytes alone while it
+// lives. Must not outlive its Store.  May be moved to and dropped on any thread.
+class Lease {
+ public:
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&&) noexcept;
+  ~Lease();
+
+  std::uint64_t value_bytes() const noexcept;
+  const Extents& extents() const noexcept;
+
+  // The checksum of a range (docs/protocol.md section 6): the sum of its put ranges' where it is
+  // their union, else the put ranges around it are verified and it is summed afresh; kCorrupt if
+  // they do not match, kInvalid if out of bounds.
+  Result<std::uint64_t> range_checksum(Range range) const;
+
+ private:
+  friend class Store;
+  Lease(Store& store, Entry& entry) noexcept;
+  Store* store_;
+  Entry* entry_;
+};
+
+struct StoreOptions {
+  std::uint32_t shard_count = 16;
+  std::string eviction_policy = "lru";
+  std::uint64_t staged_bytes_max = 0;  // unsealed at most; beyond it kOverloaded
+};
+
+// A value being written, as an operator sees it.
+struct StagedView {
+  std::string space;
+  std::string key;
+  std::uint64_t value_bytes = 0;
+  std::uint64_t filled_bytes = 0;
+  std::vector<Range> filled;
+};
+
+struct StoreCounters {
+  std::uint64_t capacity_bytes = 0, free_bytes = 0, reserved_bytes = 0, quarantined_bytes = 0,
+                sealed_bytes = 0, populated_bytes = 0;
+  std::uint64_t keys = 0, namespaces = 0, staged_values = 0, pins = 0;
+  std::uint64_t hits = 0, misses = 0, seals = 0, exists = 0, evictions = 0, evicted_bytes = 0,
+                erased = 0, aborted = 0, refused = 0, corrupt = 0;
+};
+
+class Store {
+ public:
+  // `on_write_end` is called after a key that was being written was sealed or given up, on the
+  // thread that did it, with no lock held; it may be empty.
+  using WriteEnd = std::function<void(NamespaceId, std::string_view key)>;
+
+  Store(Pool pool, StoreOptions options, const Clock& clock, WriteEnd on_write_end = {});
+  ~Store();
+
+  // The number of a namespace; made at first use, never given to another name.
+  NamespaceId intern(std::string_view space);
+  std::string space_name(NamespaceId space) const;
+
+  // Evicts as needed.  kExists: sealed already with this size (and on_exists is kKeep);
+  // kSizeMismatch: with another size; kTooLarge: more than the pool; kOverloaded: too much is
+  // unsealed; kOutOfMemory: everything is pinned or reserved; kInvalid: an empty key or value.
+  // Several writers may hold a reservation of one key: the first seal wins.
+  Result<Reservation> reserve(const Intent& intent);
+
+  // nullopt if the key is absent or not sealed yet: a miss is an answer, not an error.
+  std::optional<Lease> find(NamespaceId space, std::string_view key);
+
+  // How many blocks of `group` keys each, from the first on, are wholly sealed; with `leases` not
+  // null their keys are pinned into it.  Counts as one lookup, and as a use of what it found.
+  std::size_t match_prefix(NamespaceId space, std::span<const std::string_view> keys,
+                           std::size_t group, std::vector<Lease>* leases);
+
+  bool exists(NamespaceId space, std::string_view key) const;
+  bool is_written(NamespaceId space, std::string_view key) const;  // someone has it reserved
+
+  // Returns whether the key was there.  Bytes under a lease live until the lease ends.
+  bool erase(NamespaceId space, std::string_view key);
+  // The bytes did not match their checksum: like erase, if the key still maps to this very entry.
+  void drop_corrupt(const Lease& lease);
+  std::size_t purge(
+      NamespaceId space);  // erases all of its keys, and fences its reservations:
+                           // what was reserved before is dropped at its seal (kAborted)
+  std::uint64_t evict(std::uint64_t bytes);  // frees so much if it can; returns what it freed
+
+  std::size_t key_count(std::optional<NamespaceId> space) const;
+  StoreCounters counters() const;
+  std::vector<StagedView> staged(std::size_t count_max) const;
+  Pool& pool() noexcept;
+
+  // Every page is free or has one owner, every sealed unpinned entry is in its policy, counters add
+  // up.  Returns what is wrong, empty if nothing.  For tests and `verify`: stops the world.
+  std::string check_integrity() const;
+
+ private:
+  friend class Reservation;
+  friend class Quarantine;
+  friend class Lease;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace infinistore

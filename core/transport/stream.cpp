@@ -1,0 +1,348 @@
+#include "core/transport/stream.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/check.h"
+#include "core/base/limits.h"
+
+namespace infinistore {
+namespace {
+
+constexpr std::size_t kBufferBytes = 64 * 1024;  // holds many small frames; grows for a long body
+constexpr std::size_t kPiecesAtOnce = 64;
+constexpr std::size_t kFdsAtOnce = kRegionsMax;
+// One turn moves at most so much before other connections of the thread get theirs.
+constexpr std::size_t kTurnBytes = 4u << 20;
+
+}  // namespace
+
+Stream::Stream(UniqueFd socket, Poller& poller, StreamOwner& owner)
+    : socket_(std::move(socket)), poller_(poller), owner_(owner), buffer_(kBufferBytes) {
+  interest_ = EPOLLIN;
+  if (!poller_.add(socket_.get(), interest_, *this)) {
+    fail(Code::kSetup, "the system has no room to watch another descriptor");
+  }
+}
+
+Stream::~Stream() {
+  if (socket_) poller_.remove(socket_.get(), *this);
+}
+
+Code Stream::send(Opcode opcode, std::uint64_t request_id, std::vector<std::byte> body,
+                  std::uint16_t flags, Payload* payload, std::uint64_t payload_bytes) {
+  if (!socket_ || is_close_due_ || closes_after_sending_) return Code::kClosed;
+  if (queued_bytes_ + body.size() > kSendQueueBytesMax) return Code::kOverloaded;
+  KV_CHECK(body.size() <= kBodyBytesMax && payload_bytes <= kPayloadBytesMax);
+  const auto header = encode_header({.opcode = opcode,
+                                     .flags = flags,
+                                     .request_id = request_id,
+                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                     .payload_bytes = payload_bytes});
+  body.insert(body.begin(), header.begin(), header.end());
+  queued_bytes_ += body.size();
+  outgoing_.push_back({.bytes = std::move(body),
+                       .sent = 0,
+                       .payload = payload_bytes > 0 ? payload : nullptr,
+                       .payload_left = payload_bytes,
+                       .request_id = request_id,
+                       .fds = std::move(fds_)});
+  fds_.clear();
+  // Small frames leave at once: a wake-up through the poller would cost more than the call.  What
+  // has a payload waits for the poller, since on_sent() must not be called from inside send().
+  if (outgoing_.size() == 1 && payload_bytes == 0) write_ready();
+  update_interest();
+  return Code::kOk;
+}
+
+void Stream::close_after_sending(Error reason) {
+  if (!socket_ || is_close_due_) return;
+  closes_after_sending_ = true;
+  reason_ = std::move(reason);
+  if (outgoing_.empty()) close(std::move(reason_));
+}
+
+void Stream::close(Error reason) {
+  if (is_close_due_ || !socket_) return;
+  poller_.remove(socket_.get(), *this);
+  socket_.reset();
+  outgoing_.clear();
+  queued_bytes_ = 0;
+  incoming_ = nullptr;
+  is_close_due_ = true;
+  reason_ = std::move(reason);
+  poller_.wake();  // the loop comes round and calls deliver()
+}
+
+bool Stream::deliver() {
+  if (is_resumed_ && socket_ && !is_paused_) {
+    is_resumed_ = false;
+    consume_buffer();
+  }
+  if (is_close_due_ && !is_close_told_) {
+    is_close_told_ = true;
+    owner_.on_close(reason_);
+  }
+  return is_close_told_;
+}
+
+void Stream::pause_reading(bool paused) {
+  if (is_paused_ == paused || !socket_) return;
+  is_paused_ = paused;
+  update_interest();
+  if (!paused) {
+    is_resumed_ = true;
+    poller_.wake();
+  }
+}
+
+void Stream::on_ready(std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0) write_ready();
+  if (socket_ && !is_paused_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
+    read_ready();
+  } else if (socket_ && (events & (EPOLLHUP | EPOLLERR)) != 0) {
+    fail(Code::kDisconnected, "the peer closed the connection");
+  }
+  if (socket_) update_interest();
+}
+
+void Stream::fail(Code code, const char* what) { close({code, what}); }
+
+void Stream::update_interest() {
+  if (!socket_) return;
+  std::uint32_t wanted = 0;
+  if (!is_paused_) wanted |= EPOLLIN;
+  if (!outgoing_.empty()) wanted |= EPOLLOUT;
+  if (wanted == interest_) return;
+  interest_ = wanted;
+  poller_.change(socket_.get(), interest_, *this);
+}
+
+// ---- receiving ----
+
+void Stream::read_ready() {
+  const auto before = moved_bytes_;
+  while (socket_ && !is_paused_ && moved_bytes_ - before < kTurnBytes) {
+    if (!read_some()) return;
+    if (!consume_buffer()) return;
+  }
+}
+
+// Reads once: into the payload's place while there is one, else into the buffer.  False: nothing
+// more now, or the end.
+bool Stream::read_some() {
+  std::array<iovec, kPiecesAtOnce + 1> pieces{};
+  std::size_t count = 0;
+  std::uint64_t payload_room = 0;
+  if (incoming_ != nullptr) {
+    std::size_t given = incoming_->peek(std::span(pieces).first(kPiecesAtOnce));
+    for (std::size_t i = 0; i < given && payload_room < incoming_left_; ++i) {
+      pieces[i].iov_len = static_cast<std::size_t>(
+          std::min<std::uint64_t>(pieces[i].iov_len, incoming_left_ - payload_room));
+      payload_room += pieces[i].iov_len;
+      ++count;
+    }
+    KV_CHECK(payload_room > 0);
+  }
+  // What follows the payload goes to the buffer in the same call.
+  if (incoming_ == nullptr || payload_room == incoming_left_) {
+    KV_CHECK(buffered_end_ < buffer_.size());
+    pieces[count++] = {buffer_.data() + buffered_end_, buffer_.size() - buffered_end_};
+  }
+  const std::ptrdiff_t got = receive(pieces.data(), count);
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
+    fail(Code::kDisconnected, std::strerror(errno));
+    return false;
+  }
+  if (got == 0) {
+    fail(Code::kDisconnected, "the peer closed the connection");
+    return false;
+  }
+  moved_bytes_ += static_cast<std::uint64_t>(got);
+  const auto to_payload = std::min<std::uint64_t>(static_cast<std::uint64_t>(got), payload_room);
+  buffered_end_ += static_cast<std::size_t>(static_cast<std::uint64_t>(got) - to_payload);
+  if (incoming_ != nullptr) {
+    incoming_left_ -= to_payload;
+    incoming_->advance(static_cast<std::size_t>(to_payload));
+    if (incoming_left_ == 0) {
+      incoming_ = nullptr;
+      owner_.on_payload(header_);
+    }
+  }
+  return socket_ ? true : false;
+}
+
+std::ptrdiff_t Stream::receive(iovec* pieces, std::size_t count) {
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = count;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kFdsAtOnce)> control{};
+  if (expects_fds_) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+  const auto got = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+  if (got >= 0 && expects_fds_) keep_fds(message);
+  return got;
+}
+
+void Stream::keep_fds(msghdr& message) {
+  for (auto* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
+      received_fds_.emplace_back(fd);
+    }
+  }
+}
+
+// Cuts frames out of the buffer until it holds less than one.  False: the connection ended.
+bool Stream::consume_buffer() {
+  while (socket_ && !is_paused_ && buffered_end_ > buffered_begin_) {
+    if (incoming_ != nullptr) {
+      if (!receive_payload_from_buffer()) return false;
+      continue;
+    }
+    const std::size_t have = buffered_end_ - buffered_begin_;
+    if (have < kHeaderBytes) break;
+    const auto header = decode_header(Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes));
+    if (!header) {
+      fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
+      return false;
+    }
+    const std::size_t frame_bytes = kHeaderBytes + header->body_bytes;
+    if (have < frame_bytes) {
+      if (frame_bytes > buffer_.size()) buffer_.resize(frame_bytes);
+      break;
+    }
+    const auto body = Bytes(buffer_).subspan(buffered_begin_ + kHeaderBytes, header->body_bytes);
+    buffered_begin_ += frame_bytes;
+    Payload* const place = owner_.on_frame(*header, body);
+    if (!socket_) return false;
+    if (header->payload_bytes > 0) {
+      if (place == nullptr) {
+        fail(Code::kProtocol, "the peer sent a payload that nobody asked for");
+        return false;
+      }
+      header_ = *header;
+      incoming_ = place;
+      incoming_left_ = header->payload_bytes;
+    }
+  }
+  if (!socket_) return false;
+  std::memmove(buffer_.data(), buffer_.data() + buffered_begin_, buffered_end_ - buffered_begin_);
+  buffered_end_ -= buffered_begin_;
+  buffered_begin_ = 0;
+  if (buffered_end_ == 0 && buffer_.size() > kBufferBytes) {
+    buffer_.resize(kBufferBytes);
+    buffer_.shrink_to_fit();
+  }
+  return true;
+}
+
+// The first bytes of a payload that came together with its frame.
+bool Stream::receive_payload_from_buffer() {
+  std::array<iovec, 1> piece{};
+  const std::size_t given = incoming_->peek(piece);
+  KV_CHECK(given == 1 && piece[0].iov_len > 0);
+  const std::size_t have = buffered_end_ - buffered_begin_;
+  const auto step =
+      static_cast<std::size_t>(std::min<std::uint64_t>({piece[0].iov_len, have, incoming_left_}));
+  std::memcpy(piece[0].iov_base, buffer_.data() + buffered_begin_, step);
+  buffered_begin_ += step;
+  incoming_left_ -= step;
+  incoming_->advance(step);
+  if (incoming_left_ == 0) {
+    incoming_ = nullptr;
+    owner_.on_payload(header_);
+  }
+  return static_cast<bool>(socket_);
+}
+
+// ---- sending ----
+
+void Stream::write_ready() {
+  const auto before = moved_bytes_;
+  while (socket_ && !outgoing_.empty() && moved_bytes_ - before < kTurnBytes) {
+    const std::ptrdiff_t put = transmit(outgoing_.front());
+    if (put < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+      fail(Code::kDisconnected, std::strerror(errno));
+      return;
+    }
+    moved_bytes_ += static_cast<std::uint64_t>(put);
+    finish_sent();
+  }
+  if (socket_ && outgoing_.empty() && closes_after_sending_) close(std::move(reason_));
+}
+
+std::ptrdiff_t Stream::transmit(Outgoing& first) {
+  std::array<iovec, kPiecesAtOnce> pieces{};
+  std::size_t count = 0;
+  const std::size_t own = first.bytes.size() - first.sent;
+  if (own > 0) pieces[count++] = {first.bytes.data() + first.sent, own};
+  if (first.payload != nullptr) {
+    count += first.payload->peek(std::span(pieces).subspan(count));
+  } else {
+    // Small frames that queued up behind leave together.
+    for (std::size_t i = 1; i < outgoing_.size() && count < pieces.size(); ++i) {
+      auto& next = outgoing_[i];
+      if (!next.fds.empty()) break;
+      pieces[count++] = {next.bytes.data(), next.bytes.size()};
+      if (next.payload != nullptr) break;
+    }
+  }
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = count;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kFdsAtOnce)> control{};
+  if (!first.fds.empty() && first.sent == 0) {
+    const std::size_t fd_bytes = first.fds.size() * sizeof(int);
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fd_bytes);
+    auto* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(fd_bytes);
+    std::memcpy(CMSG_DATA(part), first.fds.data(), fd_bytes);
+  }
+  auto put = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+  if (put <= 0) return put;
+  // Take what left from the frames it was of.
+  auto left = static_cast<std::size_t>(put);
+  for (auto& frame : outgoing_) {
+    const std::size_t step = std::min(left, frame.bytes.size() - frame.sent);
+    frame.sent += step;
+    left -= step;
+    if (frame.payload != nullptr && left > 0) {
+      KV_CHECK(left <= frame.payload_left);
+      frame.payload->advance(left);
+      frame.payload_left -= left;
+      left = 0;
+    }
+    if (left == 0) break;
+  }
+  return put;
+}
+
+void Stream::finish_sent() {
+  while (socket_ && !outgoing_.empty()) {
+    auto& first = outgoing_.front();
+    if (first.sent < first.bytes.size() || first.payload_left > 0) return;
+    queued_bytes_ -= first.bytes.size();
+    const bool had_payload = first.payload != nullptr;
+    const auto request_id = first.request_id;
+    outgoing_.pop_front();
+    if (had_payload) owner_.on_sent(request_id);
+  }
+}
+
+}  // namespace infinistore

@@ -1,0 +1,60 @@
+#pragma once
+// Frame: the 32-byte header of docs/protocol.md section 1, and the opcodes of section 3.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "core/base/bytes.h"
+#include "core/base/limits.h"
+
+namespace infinistore {
+
+inline constexpr std::uint32_t kMagic = 0x31534649;  // "IFS1"
+inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 32;
+
+enum class Opcode : std::uint8_t {
+  kHello = 1,
+  kWelcome = 2,
+  kPut = 3,
+  kGrant = 4,
+  kFill = 5,
+  kResult = 6,
+  kGet = 7,
+  kData = 8,
+  kDone = 9,
+  kMatch = 10,
+  kMatched = 11,
+  kExists = 12,
+  kErase = 13,
+  kLease = 14,
+  kAbort = 15,
+  kStats = 16,
+  kCounters = 17,
+  kGoodbye = 18,
+  kError = 19,
+  kPing = 20,
+};
+inline constexpr std::uint8_t kOpcodeLast = 20;
+
+inline constexpr std::uint16_t kFlagFillCancelled = 1;  // FILL
+inline constexpr std::uint16_t kFlagGetUpTo = 1;        // GET
+
+struct FrameHeader {
+  Opcode opcode = Opcode::kPing;
+  std::uint16_t flags = 0;
+  std::uint64_t request_id = 0;
+  std::uint32_t body_bytes = 0;
+  std::uint64_t payload_bytes = 0;
+
+  bool operator==(const FrameHeader&) const = default;
+};
+
+std::array<std::byte, kHeaderBytes> encode_header(const FrameHeader& header) noexcept;
+
+// nullopt: not a frame of this protocol (magic, version, opcode, flags, a bound, a field `zero`).
+std::optional<FrameHeader> decode_header(Bytes bytes) noexcept;
+
+}  // namespace infinistore

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# All that can be found out without running the product: format, lint, types, shape, sanitizers.
+. "$(dirname "$0")/stage.sh"
+
+PYTHON_DIRS=$(ls -d src tests scripts examples benchmarks 2>/dev/null | tr '\n' ' ')
+export PYTHON_DIRS
+
+cxx_files() { git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp'; }
+
+check_format() {
+  # shellcheck disable=SC2086
+  ruff format --check $PYTHON_DIRS && ruff check $PYTHON_DIRS
+  cxx_files | xargs clang-format --dry-run -Werror
+}
+
+# The committed stub is how an API change shows in a review.
+check_stub() {
+  cmp -s src/infinistore/_native.pyi "$(find build/cp* -name _native.pyi -path '*bindings*' | head -1)" ||
+    die "src/infinistore/_native.pyi is not what the extension says" "run make build and commit it"
+}
+
+# sanitized NAME SANITIZERS: core_tests built and run with them.
+sanitized() {
+  local build=build/$1
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DINFINISTORE_BUILD_TESTS=ON \
+    -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE="$2" >"build/$1-configure.log" ||
+    { tail -20 "build/$1-configure.log"; return 1; }
+  cmake --build "$build"
+  ctest --test-dir "$build" --output-on-failure -j "$JOBS"
+}
+
+export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=second_deadlock_stack=1:suppressions=$ROOT/cmake/tsan.supp
+
+stage "format and lint" 1 check_format
+stage "types" 3 mypy
+stage "stub of the extension" 1 check_stub
+stage "shape and mirrors" 1 python -m pytest -q tests/test_tidy.py tests/test_mirrors.py
+stage "ASan and UBSan" 6 sanitized asan address,undefined
+stage "TSan" 6 sanitized tsan thread
+stage "clang-tidy" 8 python scripts/clang_tidy.py --build build/dev --jobs "$JOBS"

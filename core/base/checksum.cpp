@@ -1,50 +1,192 @@
 #include "core/base/checksum.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace infinistore {
 namespace {
 
 constexpr std::uint64_t kKeyStep = 0x9E3779B97F4A7C15ULL;
+constexpr std::uint64_t key_at(std::uint64_t position) noexcept {
+  return (position + 1) * kKeyStep;
+}
 
 std::uint64_t term(std::uint64_t word, std::uint64_t key) noexcept {
   const std::uint64_t x = word ^ key;
   return (x & 0xFFFFFFFFU) * (x >> 32) + std::rotl(word, 32);
 }
 
-}  // namespace
-
-std::uint64_t checksum_scalar(Bytes bytes, std::uint64_t position) noexcept {
+// Sums whole words and the padded last one, and copies them unless `to` is null.
+std::uint64_t sum_words(std::byte* to, const std::byte* from, std::size_t size,
+                        std::uint64_t position) noexcept {
   std::uint64_t sum = 0;
-  std::uint64_t key = (position + 1) * kKeyStep;
-  const std::byte* at = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 8; left -= 8, at += 8, key += 8 * kKeyStep) {
+  std::uint64_t key = key_at(position);
+  for (std::size_t at = 0; at < size; at += 8, key += 8 * kKeyStep) {
+    const std::size_t step = size - at < 8 ? size - at : 8;
     std::uint64_t word = 0;
-    std::memcpy(&word, at, 8);
-    sum += term(word, key);
-  }
-  if (left > 0) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, at, left);
+    std::memcpy(&word, from + at, step);
+    if (to != nullptr) std::memcpy(to + at, &word, step);
     sum += term(word, key);
   }
   return sum;
 }
 
+#if defined(__x86_64__)
+
+// Below it the destination fits the caches and is likely used soon; above it, reading the
+// destination's lines before they are overwritten would cost a third of the memory's bandwidth.
+constexpr std::size_t kStreamBytesMin = 2048;
+constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t kPrefetchBytes = 4096;  // ahead: the hardware stops at each page's end
+
+// Into the second-level cache: it has more requests to memory in flight than the first.
+inline void prefetch(const std::byte* at) noexcept {
+  _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
+}
+
+enum class Stores { kNone, kPlain, kStreaming };
+
+bool has_avx2() noexcept {
+  static const bool has = __builtin_cpu_supports("avx2") != 0;
+  return has;
+}
+
+// One 64-byte line in two vectors; `sum` and `keys` are the two lanes' running states.
+struct Lines {
+  __m256i sum[2];
+  __m256i keys[2];
+};
+
+template <Stores stores>
+__attribute__((target("avx2"), always_inline)) inline void line(Lines& state, std::byte* to,
+                                                                const std::byte* from,
+                                                                __m256i key_step) noexcept {
+  for (int half = 0; half < 2; ++half) {
+    const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + half);
+    auto* out = reinterpret_cast<__m256i*>(to) + half;
+    if constexpr (stores == Stores::kPlain) _mm256_storeu_si256(out, word);
+    if constexpr (stores == Stores::kStreaming) _mm256_stream_si256(out, word);
+    const __m256i x = _mm256_xor_si256(word, state.keys[half]);
+    const __m256i product = _mm256_mul_epu32(x, _mm256_srli_epi64(x, 32));
+    const __m256i turned = _mm256_shuffle_epi32(word, 0xB1);
+    state.sum[half] =
+        _mm256_add_epi64(state.sum[half], _mm256_add_epi64(product, turned));
+    state.keys[half] = _mm256_add_epi64(state.keys[half], key_step);
+  }
+}
+
+// Whole lines only; returns their sum.
+template <Stores stores>
+__attribute__((target("avx2"))) std::uint64_t sum_lines(std::byte* to, const std::byte* from,
+                                                        std::size_t size,
+                                                        std::uint64_t position) noexcept {
+  const auto lane_keys = [position](std::uint64_t first) {
+    const auto at = [&](std::uint64_t word) {
+      return static_cast<long long>(key_at(position + 8 * (first + word)));
+    };
+    return std::array<long long, 4>{at(0), at(1), at(2), at(3)};
+  };
+  const auto low = lane_keys(0);
+  const auto high = lane_keys(4);
+  Lines state{{_mm256_setzero_si256(), _mm256_setzero_si256()},
+              {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low.data())),
+               _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high.data()))}};
+  const __m256i key_step = _mm256_set1_epi64x(static_cast<long long>(kLineBytes * kKeyStep));
+  for (std::size_t at = 0; at < size; at += kLineBytes) {
+    if (at + kPrefetchBytes < size) prefetch(from + at + kPrefetchBytes);
+    line<stores>(state, to == nullptr ? nullptr : to + at, from + at, key_step);
+  }
+  if constexpr (stores == Stores::kStreaming) _mm_sfence();
+  std::array<std::uint64_t, 4> lanes{};
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes.data()),
+                      _mm256_add_epi64(state.sum[0], state.sum[1]));
+  return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+}
+
+// Splits into words before the first whole line of `to`, lines, and the rest.
+template <Stores stores>
+std::uint64_t sum_fast(std::byte* to, const std::byte* from, std::size_t size,
+                       std::uint64_t position) noexcept {
+  std::size_t head = 0;
+  if constexpr (stores == Stores::kStreaming) {
+    head = (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes;
+  }
+  const std::size_t lines = (size - head) / kLineBytes * kLineBytes;
+  const auto skip = [&](std::size_t bytes) { return to == nullptr ? nullptr : to + bytes; };
+  std::uint64_t sum = sum_words(to, from, head, position);
+  sum += sum_lines<stores>(skip(head), from + head, lines, position + head);
+  const std::size_t done = head + lines;
+  return sum + sum_words(skip(done), from + done, size - done, position + done);
+}
+
+__attribute__((target("avx2"))) void copy_lines(std::byte* to, const std::byte* from,
+                                                std::size_t size) noexcept {
+  for (std::size_t at = 0; at < size; at += kLineBytes) {
+    if (at + kPrefetchBytes < size) prefetch(from + at + kPrefetchBytes);
+    const auto* in = reinterpret_cast<const __m256i*>(from + at);
+    auto* out = reinterpret_cast<__m256i*>(to + at);
+    const __m256i low = _mm256_loadu_si256(in);
+    const __m256i high = _mm256_loadu_si256(in + 1);
+    _mm256_stream_si256(out, low);
+    _mm256_stream_si256(out + 1, high);
+  }
+  _mm_sfence();
+}
+
+bool is_word_aligned(const std::byte* at) noexcept {
+  return reinterpret_cast<std::uintptr_t>(at) % 8 == 0;
+}
+
+#endif
+
+}  // namespace
+
+std::uint64_t checksum_scalar(Bytes bytes, std::uint64_t position) noexcept {
+  return sum_words(nullptr, bytes.data(), bytes.size(), position);
+}
+
 std::uint64_t checksum(Bytes bytes, std::uint64_t position) noexcept {
+#if defined(__x86_64__)
+  if (has_avx2()) return sum_fast<Stores::kNone>(nullptr, bytes.data(), bytes.size(), position);
+#endif
   return checksum_scalar(bytes, position);
 }
 
 std::uint64_t copy_with_checksum(std::byte* to, const std::byte* from, std::size_t size,
                                  std::uint64_t position) noexcept {
-  copy(to, from, size);
-  return checksum({to, size}, position);
+#if defined(__x86_64__)
+  if (has_avx2()) {
+    // Words are counted from the range's first byte, so lines of `to` begin at a word only if it
+    // is word-aligned itself.
+    if (size >= kStreamBytesMin && is_word_aligned(to)) {
+      return sum_fast<Stores::kStreaming>(to, from, size, position);
+    }
+    return sum_fast<Stores::kPlain>(to, from, size, position);
+  }
+#endif
+  return sum_words(to, from, size, position);
 }
 
-void copy(std::byte* to, const std::byte* from, std::size_t size) noexcept {
-  if (size > 0) std::memcpy(to, from, size);
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+  if (size == 0) return;
+#if defined(__x86_64__)
+  if (has_avx2() && size >= kStreamBytesMin) {
+    const std::size_t head =
+        (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes;
+    const std::size_t lines = (size - head) / kLineBytes * kLineBytes;
+    std::memcpy(to, from, head);
+    copy_lines(to + head, from + head, lines);
+    const std::size_t done = head + lines;
+    std::memcpy(to + done, from + done, size - done);
+    return;
+  }
+#endif
+  std::memcpy(to, from, size);
 }
 
 }  // namespace infinistore

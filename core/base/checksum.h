@@ -19,7 +19,7 @@ std::uint64_t copy_with_checksum(std::byte* to, const std::byte* from, std::size
                                  std::uint64_t position) noexcept;
 
 // Copies `size` bytes; past the caches where that is faster.  The ranges must not overlap.
-void copy(std::byte* to, const std::byte* from, std::size_t size) noexcept;
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t size) noexcept;
 
 // The plain version that the others are tested against.
 std::uint64_t checksum_scalar(Bytes bytes, std::uint64_t position) noexcept;

@@ -42,6 +42,7 @@ async def serve(settings: RouterSettings) -> None:
                 f"cannot listen on {settings.host}:{settings.port} ({error.strerror or error}); "
                 "free it, or choose another with --port or --host"
             ) from error
+        stop = _stop_signal()  # before the line: who reads it may signal at once
         host, port = runner.addresses[0][:2]
         shown = f"[{host}]" if ":" in host else host
         print(
@@ -49,20 +50,22 @@ async def serve(settings: RouterSettings) -> None:
             f"prefill={len(settings.prefill_urls)} decode={len(settings.decode_urls)}",
             flush=True,
         )
-        await _signalled()
+        await stop.wait()
     finally:
         await runner.cleanup()
 
 
-async def _signalled() -> None:
-    """Returns at the first SIGTERM or SIGINT; a second one has its usual effect."""
+def _stop_signal() -> asyncio.Event:
+    """An event that the first SIGTERM or SIGINT sets; a second one has its usual effect."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await stop.wait()
-    finally:
-        for number in signals:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def stop_once() -> None:
+        for number in numbers:
             loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, stop_once)
+    return stop

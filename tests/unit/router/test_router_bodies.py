@@ -55,9 +55,10 @@ def test_decode_gets_the_request_with_what_prefill_said():
     }
     own = {"prompt": "a", "kv_transfer_params": {"mine": 1, "infinistore": 0}}
     assert bodies.decode_body(own, transfer)["kv_transfer_params"] == {"mine": 1, **transfer}
-    assert bodies.decode_body({**own, "kv_transfer_params": 7}, transfer)[
-        "kv_transfer_params"
-    ] == transfer
+    assert (
+        bodies.decode_body({**own, "kv_transfer_params": 7}, transfer)["kv_transfer_params"]
+        == transfer
+    )
 
 
 @pytest.mark.parametrize("transfer", [None, {}])

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from infinistore._compat import tomllib
 from infinistore.errors import ConfigError
@@ -280,7 +280,7 @@ def settings(config: type[_Config]) -> tuple[Setting, ...]:
     """The settings of a config class, in their order."""
     kinds: dict[str, type[Value]] = {"bool": bool, "int": int, "float": float, "str": str}
     return tuple(
-        Setting(field=f.name, kind=kinds[str(f.type)], default=f.default, **f.metadata)
+        Setting(field=f.name, kind=kinds[str(f.type)], default=cast(Value, f.default), **f.metadata)
         for f in fields(config)  # type: ignore[arg-type]
     )
 

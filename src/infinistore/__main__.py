@@ -1,0 +1,5 @@
+"""`python -m infinistore`."""
+
+from infinistore.cli import main
+
+main()

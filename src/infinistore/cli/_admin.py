@@ -1,0 +1,103 @@
+"""A running server's admin port, as the commands see it."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from infinistore.config import ServerConfig, load, read_token
+from infinistore.errors import AuthError, ConfigError, ConnectError, ProtocolError, StoreError
+
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """One server's admin address, and the token to show there."""
+
+    host: str
+    port: int
+    token: str = ""
+
+    def ask(self, method: str, path: str, query: Mapping[str, str | None] | None = None) -> Any:
+        """The JSON answer. Raises `ConnectError`, `AuthError`, `StoreError` or `ProtocolError`."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, target, headers=headers)
+            answer = connection.getresponse()
+            body = answer.read()
+        except http.client.HTTPException as error:
+            raise ProtocolError(f"what listens at {self} is no InfiniStore: {error!r}") from error
+        except (OSError, UnicodeError) as error:
+            raise ConnectError(
+                f"no server answers at {self} ({error}); "
+                "start one with `infinistore`, or give --admin HOST:PORT"
+            ) from error
+        finally:
+            connection.close()
+        return self._read(answer.status, body)
+
+    def _read(self, status: int, body: bytes) -> Any:
+        try:
+            answer = json.loads(body)
+        except ValueError as error:
+            text = f"what listens at {self} is no InfiniStore (HTTP {status})"
+            raise ProtocolError(text) from error
+        if status == 401:
+            raise AuthError(f"{self} wants its token; set INFINISTORE_TOKEN or --token-file")
+        if status not in (200, 503):  # 503 is the health of a draining server
+            reason = answer.get("error", answer) if isinstance(answer, dict) else answer
+            raise StoreError(f"{self} refused: {reason}")
+        return answer
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def find_admin(address: str | None, token_file: str | None) -> Admin:
+    """From the flags, else from the settings that the server itself would read."""
+    config = load(ServerConfig, {"token_file": token_file, "token": "" if token_file else None})
+    host, port = config.admin_host or config.host, config.admin_port
+    if address:
+        before, colon, digits = address.removeprefix("http://").rstrip("/").rpartition(":")
+        host = before.strip("[]")
+        if not colon or not host or not digits.isdigit() or int(digits) > 65535:
+            raise ConfigError(f"--admin = {address!r} is not HOST:PORT, like 127.0.0.1:18080")
+        port = int(digits)
+    return Admin(_reachable(host), port, read_token(config))
+
+
+def _reachable(host: str) -> str:
+    """A wildcard is where a server listens, not where one calls."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
+def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --admin, --token-file and --json."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--token-file", metavar="FILE", help="File with the server's token."),
+        click.option("--admin", "address", metavar="HOST:PORT", help="The server's admin port."),
+    ):
+        command = option(command)
+    return command
+
+
+def print_json(answer: Any) -> None:
+    click.echo(json.dumps(answer, indent=2))

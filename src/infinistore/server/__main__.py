@@ -1,0 +1,5 @@
+"""`python -m infinistore.server`."""
+
+from infinistore.server import main
+
+main()

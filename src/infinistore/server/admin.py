@@ -1,0 +1,203 @@
+"""The admin HTTP port: health, counters, keys, purge. One table declares routes and OpenAPI."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from infinistore.errors import SetupError
+from infinistore.server.housekeeping import is_populating
+from infinistore.server.native import NativeServer
+from infinistore.server.prometheus import CONTENT_TYPE, exposition
+
+# A stop must not wait for a browser's or a scraper's idle connection.
+SHUTDOWN_TIMEOUT_S = 0.2
+
+
+@dataclass(slots=True)
+class Admin:
+    """What the handlers need to know. `draining` is set once, by the daemon."""
+
+    server: NativeServer
+    version: str
+    token: str = ""
+    incarnation: int = 0
+    draining: bool = False
+    started_s: float = field(default_factory=time.monotonic)
+
+    def uptime_s(self) -> float:
+        return round(time.monotonic() - self.started_s, 3)
+
+    def is_trusted(self, request: web.Request) -> bool:
+        """Whether the request shows the token, if there is one to show."""
+        shown = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        return not self.token or hmac.compare_digest(shown.encode(), self.token.encode())
+
+
+ADMIN = web.AppKey("ADMIN", Admin)
+Handler = Callable[[Admin, web.Request], Awaitable[web.StreamResponse]]
+
+
+async def health(admin: Admin, request: web.Request) -> web.StreamResponse:
+    status = "draining" if admin.draining else "ok"
+    body: dict[str, Any] = {"status": status}
+    if admin.is_trusted(request):  # a probe that has no token still learns the state
+        snapshot = admin.server.snapshot()
+        body |= {
+            "version": admin.version,
+            "incarnation": admin.incarnation,
+            "uptime_s": admin.uptime_s(),
+            "populating": is_populating(snapshot),
+            "populated_bytes": snapshot.get("populated_bytes", 0),
+            "pool_bytes": snapshot.get("capacity_bytes", 0),
+        }
+    return web.json_response(body, status=503 if admin.draining else 200)
+
+
+async def stats(admin: Admin, request: web.Request) -> web.StreamResponse:
+    about = {
+        "version": admin.version,
+        "incarnation": admin.incarnation,
+        "uptime_s": admin.uptime_s(),
+    }
+    return web.json_response({**about, **admin.server.snapshot()})
+
+
+async def metrics(admin: Admin, request: web.Request) -> web.StreamResponse:
+    extra = {"uptime_seconds": admin.uptime_s(), "draining": float(admin.draining)}
+    body = exposition(admin.server.snapshot(), extra)
+    return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def keys_count(admin: Admin, request: web.Request) -> web.StreamResponse:
+    space = request.query.get("namespace")
+    count = await asyncio.to_thread(admin.server.key_count, space)
+    return web.json_response({"namespace": space, "count": count})
+
+
+async def kvmap_len(admin: Admin, request: web.Request) -> web.StreamResponse:
+    count = await asyncio.to_thread(admin.server.key_count, None)
+    return web.json_response({"len": count})
+
+
+async def staged(admin: Admin, request: web.Request) -> web.StreamResponse:
+    values = await asyncio.to_thread(admin.server.staged)
+    return web.json_response({"staged": [_readable(value) for value in values]})
+
+
+async def purge(admin: Admin, request: web.Request) -> web.StreamResponse:
+    space = request.query.get("namespace")
+    count = await asyncio.to_thread(admin.server.purge, space)
+    return web.json_response({"status": "ok", "namespace": space, "num": count})
+
+
+async def openapi(admin: Admin, request: web.Request) -> web.StreamResponse:
+    return web.json_response(openapi_document(admin.version))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    query: tuple[tuple[str, str], ...] = ()
+    is_open: bool = False  # answered without a token
+
+
+_NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
+ROUTES = (
+    Route("GET", "/health", health, "State; 503 while draining.", is_open=True),
+    Route("GET", "/stats", stats, "Every counter, as JSON."),
+    Route("GET", "/metrics", metrics, "Every counter, as Prometheus text."),
+    Route("GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE),
+    Route("GET", "/staged", staged, "Values being written, with their filled ranges."),
+    Route("POST", "/purge", purge, "Erases every key.", _NAMESPACE),
+    Route("GET", "/kvmap_len", kvmap_len, "How many keys; the original's name for it."),
+    Route("GET", "/openapi.json", openapi, "This description."),
+)
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """The routes as an OpenAPI 3.1 document."""
+    paths: dict[str, Any] = {}
+    for route in ROUTES:
+        parameters = [
+            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+            for name, text in route.query
+        ]
+        operation = {
+            "summary": route.summary,
+            "parameters": parameters,
+            "responses": {"200": {"description": "Done."}},
+            "security": [] if route.is_open else [{"token": []}],
+        }
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "InfiniStore admin", "version": version},
+        "paths": paths,
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def make_app(admin: Admin) -> web.Application:
+    """The application, without a socket."""
+    app = web.Application()
+    app[ADMIN] = admin
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _guarded(route))
+    return app
+
+
+def _guarded(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        admin = request.app[ADMIN]
+        if not route.is_open and not admin.is_trusted(request):
+            return _refusal(401, "show the token: Authorization: Bearer TOKEN")
+        if route.method != "GET" and "Origin" in request.headers:
+            # A web page could otherwise purge the store of whoever looks at it.
+            return _refusal(403, "requests of web pages may not change anything")
+        return await route.handler(admin, request)
+
+    return handle
+
+
+def _refusal(status: int, error: str) -> web.Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.json_response({"error": error}, status=status, headers=headers)
+
+
+def _readable(value: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no bytes: a key is shown as text where it is text, else escaped."""
+
+    def shown(item: Any) -> Any:
+        return item.decode("utf-8", "backslashreplace") if isinstance(item, bytes) else item
+
+    return {name: shown(item) for name, item in value.items()}
+
+
+async def listen(admin: Admin, host: str, port: int) -> tuple[web.AppRunner, int]:
+    """Serves `admin`; returns its runner (to be cleaned up by the caller) and port.
+
+    Raises `SetupError` if the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on admin address {host}:{port}: {error.strerror}; "
+            "give another --admin-port (0 takes a free one) or --admin-host"
+        ) from error
+    runner = web.AppRunner(make_app(admin), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    return runner, int(listener.getsockname()[1])

@@ -1,0 +1,147 @@
+"""One server's life: start, main loop, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from infinistore._compat import run_loop
+from infinistore.config import ServerConfig
+from infinistore.errors import SetupError
+from infinistore.server import unix_socket
+from infinistore.server.admin import Admin, listen
+from infinistore.server.housekeeping import Watermarks, keep_house
+from infinistore.server.native import NativeServer, ServerOptions, make_server, options_for
+from infinistore.server.startup import Plan, plan
+from infinistore.server.unix_socket import SocketClaim
+from infinistore.units import format_bytes
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(config: ServerConfig, version: str) -> None:
+    """Serves until a stop signal. Raises `ConfigError` or `SetupError` if it cannot start."""
+    os.umask(0o077)  # whatever this process makes (socket, lock) is its user's alone
+    run_loop(serve(plan(config), version), _choose_loop())
+
+
+def _choose_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError as error:
+        logger.warning("uvloop cannot be imported (%s); asyncio's own loop manages instead", error)
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop  # type: ignore[no-any-return]
+
+
+async def serve(
+    plan: Plan,
+    version: str,
+    make_native: Callable[[ServerOptions], NativeServer] = make_server,
+) -> None:
+    """Starts, announces itself, serves, drains. Leaves nothing behind however it ends."""
+    stop = asyncio.Event()
+    async with contextlib.AsyncExitStack() as cleanup:
+        if plan.unix_socket:
+            cleanup.callback(_claim(plan).release)
+        _stop_on_signals(stop, cleanup)
+        server = make_native(options_for(plan, version))
+        started = await asyncio.to_thread(_start, server, plan)
+        drain_s = 0.0
+        try:
+            admin = Admin(server, version, plan.token, int(started.get("incarnation", 0)))
+            runner, admin_port = await listen(admin, plan.admin_host, plan.config.admin_port)
+            cleanup.push_async_callback(runner.cleanup)
+            announce(plan, started, admin_port)
+            work = keep_house(server, _marks(plan), plan.config.housekeeping_interval_s)
+            await _until(stop, work)
+            admin.draining = True
+            drain_s = plan.config.drain_timeout_s
+        finally:
+            await asyncio.to_thread(server.stop, drain_s)
+    logger.info("stopped")
+
+
+def _claim(plan: Plan) -> SocketClaim:
+    path = plan.unix_socket
+    assert path is not None
+    if not plan.config.unix_socket:
+        unix_socket.prepare_folder(path.parent)
+        for stale in unix_socket.sweep(path.parent):
+            logger.info("removed %s, left by a server that was killed", stale)
+    return SocketClaim(path)
+
+
+def _start(server: NativeServer, plan: Plan) -> Mapping[str, Any]:
+    try:
+        return server.start()
+    except (RuntimeError, OSError) as error:
+        raise SetupError(str(error)) from error
+
+
+def _stop_on_signals(stop: asyncio.Event, cleanup: contextlib.AsyncExitStack) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            logger.warning("second %s: stopping without waiting", name)
+            # The kernel frees everything but the socket's file, which the next start removes.
+            os._exit(130)
+        logger.info("%s", name)
+        stop.set()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, signal.Signals(number).name)
+        cleanup.callback(loop.remove_signal_handler, number)
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` until `stop`; what it raises ends the wait too."""
+    task = asyncio.ensure_future(work)
+    waiter = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+    finally:
+        for each in (task, waiter):
+            each.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)
+
+
+def _marks(plan: Plan) -> Watermarks:
+    return Watermarks(plan.config.evict_start, plan.config.evict_stop)
+
+
+def announce(plan: Plan, started: Mapping[str, Any], admin_port: int) -> None:
+    """Prints the readiness line, which scripts wait for and parse."""
+    line = ready_line(plan, int(started["port"]), admin_port)
+    try:
+        print(line, flush=True)
+    except OSError:  # whoever started us closed the pipe: no reason not to serve
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (or the exit fails flushing)
+    logger.info(
+        "serving with a pool of %s (%d workers); memory is populated behind",
+        format_bytes(plan.pool_bytes),
+        plan.workers,
+    )
+
+
+def ready_line(plan: Plan, port: int, admin_port: int) -> str:
+    return (
+        f"infinistore ready data={_address(plan.host, port)} "
+        f"admin={_address(plan.admin_host, admin_port)} "
+        f"unix={plan.unix_socket or 'none'} pool={plan.pool_bytes}"
+    )
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

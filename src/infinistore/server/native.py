@@ -1,0 +1,76 @@
+"""The native server as the daemon sees it: five calls, and the options handed down once."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from infinistore.errors import SetupError
+from infinistore.server.startup import Plan
+
+
+class NativeServer(Protocol):
+    """`_native.Server`. No call of it but start and stop waits for anything."""
+
+    def start(self) -> Mapping[str, Any]: ...
+    def stop(self, drain_s: float) -> None: ...
+    def snapshot(self) -> Mapping[str, int]: ...
+    def evict(self, bytes_wanted: int, /) -> int: ...
+    def purge(self, namespace: str | None, /) -> int: ...
+    def key_count(self, namespace: str | None, /) -> int: ...
+    def staged(self) -> list[dict[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What goes down, once; mirrors core/server/options.h."""
+
+    host: str
+    port: int
+    unix_socket: str  # empty: none
+    pool_bytes: int
+    huge_pages: str
+    workers: int
+    token: str
+    eviction: str
+    stage_timeout_s: float
+    stage_share: float
+    lease_max_s: float
+    sessions_max: int
+    version: str
+
+    def __repr__(self) -> str:
+        return "ServerOptions(...)"  # it holds the token
+
+
+def options_for(plan: Plan, version: str) -> ServerOptions:
+    """The native half of a plan."""
+    config = plan.config
+    return ServerOptions(
+        host=plan.host,
+        port=config.port,
+        unix_socket=str(plan.unix_socket or ""),
+        pool_bytes=plan.pool_bytes,
+        huge_pages=config.huge_pages,
+        workers=plan.workers,
+        token=plan.token,
+        eviction=config.eviction,
+        stage_timeout_s=config.stage_timeout_s,
+        stage_share=config.stage_share,
+        lease_max_s=config.lease_max_s,
+        sessions_max=config.sessions_max,
+        version=version,
+    )
+
+
+def make_server(options: ServerOptions) -> NativeServer:
+    """Raises `SetupError` if the extension is not built."""
+    try:
+        module: Any = importlib.import_module("infinistore._native")
+    except ImportError as error:
+        raise SetupError(
+            f"the native part is missing ({error}); install a wheel, or run `make build`"
+        ) from error
+    return cast(NativeServer, module.Server(options))

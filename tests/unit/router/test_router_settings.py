@@ -27,7 +27,7 @@ def test_urls_are_normalised(text, url):
     "text", ["", "http://", "ftp://a", "http://a:x", "http://a:99999", "http://u@a", "http://a?x=1"]
 )
 def test_what_is_no_server_url_is_refused(text):
-    with pytest.raises(ConfigError, match="must be|no server URL|no usable port"):
+    with pytest.raises(ConfigError, match=r"must be|no server URL|no usable port"):
         upstream_url(text)
 
 

@@ -1,0 +1,60 @@
+"""Fixtures for every test: a server process, and clients of it that are closed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from server_process import ServerProcess
+
+if TYPE_CHECKING:
+    from infinistore import Client
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """One server for the module's tests, which stay apart by namespaces; it must end cleanly."""
+    running = ServerProcess()
+    try:
+        yield running
+        assert running.stop() == 0, running.log()
+    finally:
+        running.kill()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts servers with flags of the test's own (`start_server("--pool=1MiB")`)."""
+    started: list[ServerProcess] = []
+
+    def start(*flags: str, environment: dict[str, str] | None = None) -> ServerProcess:
+        started.append(ServerProcess(*flags, environment=environment))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.kill()
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Client]]:
+    """Connects to `server`, or to the one given: `connect(transport="tcp")`, `connect(other)`.
+
+    The namespace is the test's own unless named, so that no test sees another's keys.
+    """
+    import infinistore
+
+    opened: list[Client] = []
+
+    def open_client(to: ServerProcess | str | None = None, **settings: Any) -> Client:
+        target = request.getfixturevalue("server") if to is None else to
+        url = target if isinstance(target, str) else target.url
+        settings.setdefault("namespace", request.node.nodeid[-200:])
+        opened.append(infinistore.connect(url, **settings))
+        return opened[-1]
+
+    yield open_client
+    for client in opened:
+        client.close()

@@ -41,6 +41,10 @@ inline constexpr std::size_t kSessionsMax = 16384;
 // queued): beyond it the connection is closed.
 inline constexpr std::size_t kSendQueueBytesMax = 64u << 20;
 
+// Ranges that one value is filled in: a model has some hundred layers, with a few head ranges each;
+// more would let a client of tiny ranges cost the store more memory than its values.
+inline constexpr std::size_t kRangesPerValueMax = 4096;
+
 // Of the pool, unsealed at most (product: beyond it kOverloaded).
 inline constexpr std::uint64_t kStagedPercentMax = 25;
 

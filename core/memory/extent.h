@@ -1,8 +1,11 @@
 #pragma once
 // Extent: an address inside the pool.  A value lies in one or a few of them, in order.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "core/base/limits.h"
 
 namespace infinistore {
 
@@ -15,5 +18,13 @@ struct Extent {
 };
 
 using Extents = std::vector<Extent>;
+
+// Their count travels in two bytes.
+inline constexpr std::size_t kExtentsPerValueMax = 65'535;
+
+// The bytes that a value takes from the pool.  `bytes` is at most a pool's size, so this cannot wrap.
+constexpr std::uint64_t whole_pages(std::uint64_t bytes) noexcept {
+  return (bytes + kPageBytesMin - 1) / kPageBytesMin * kPageBytesMin;
+}
 
 }  // namespace infinistore

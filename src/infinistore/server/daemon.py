@@ -29,8 +29,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(config: ServerConfig, version: str) -> None:
     """Serves until a stop signal. Raises `ConfigError` or `SetupError` if it cannot start."""
+    made = plan(config)
     os.umask(0o077)  # whatever this process makes (socket, lock) is its user's alone
-    run_loop(serve(plan(config), version), _choose_loop())
+    run_loop(serve(made, version), _choose_loop())
 
 
 def _choose_loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -127,7 +128,9 @@ def announce(plan: Plan, started: Mapping[str, Any], admin_port: int) -> None:
     try:
         print(line, flush=True)
     except OSError:  # whoever started us closed the pipe: no reason not to serve
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (or the exit fails flushing)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # or the exit's flush fails, and with it the status
+        os.close(nowhere)
     logger.info(
         "serving with a pool of %s (%d workers); memory is populated behind",
         format_bytes(plan.pool_bytes),

@@ -51,7 +51,8 @@ def _meminfo(root: Path) -> dict[str, int]:
     for line in (root / "proc/meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")
         number, _, unit = rest.strip().partition(" ")
-        facts[name] = int(number) * (1024 if unit == "kB" else 1)
+        if number.isdigit():
+            facts[name] = int(number) * (1024 if unit == "kB" else 1)
     facts.setdefault("MemAvailable", facts["MemFree"])
     return facts
 

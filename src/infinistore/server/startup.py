@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_token
@@ -30,7 +30,7 @@ class Plan:
     unix_socket: Path | None
     pool_bytes: int
     workers: int
-    token: str
+    token: str = field(repr=False)
 
 
 def plan(config: ServerConfig) -> Plan:

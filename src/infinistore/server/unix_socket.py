@@ -68,7 +68,7 @@ class SocketClaim:
         try:
             _remove_socket(path)
         except SetupError:
-            self.release()
+            self._unlock()
             raise
 
     def release(self) -> None:
@@ -77,6 +77,9 @@ class SocketClaim:
             return
         if self.path.is_socket():
             self.path.unlink(missing_ok=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
         self._lock_path.unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = -1

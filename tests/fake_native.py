@@ -1,0 +1,55 @@
+"""A native server without the native part, for tests of what manages it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from infinistore.server.native import ServerOptions
+
+
+class FakeNative:
+    """Holds counters; remembers what it was asked."""
+
+    def __init__(self, options: ServerOptions | None = None) -> None:
+        self.options = options
+        self.calls: list[tuple[str, Any]] = []
+        self.start_error: Exception | None = None
+        self.keys = {"a": 3, "b": 4}
+        self.counters = {
+            "capacity_bytes": 1000,
+            "populated_bytes": 1000,
+            "free_bytes": 400,
+            "sealed_bytes": 600,
+            "keys": 7,
+            "hits": 5,
+        }
+
+    def start(self) -> dict[str, Any]:
+        self.calls.append(("start", None))
+        if self.start_error:
+            raise self.start_error
+        return {"port": 4321, "incarnation": 77}
+
+    def stop(self, drain_s: float) -> None:
+        self.calls.append(("stop", drain_s))
+
+    def snapshot(self) -> dict[str, int]:
+        return dict(self.counters)
+
+    def evict(self, bytes_wanted: int) -> int:
+        self.calls.append(("evict", bytes_wanted))
+        self.counters["free_bytes"] += bytes_wanted
+        self.counters["sealed_bytes"] -= bytes_wanted
+        return bytes_wanted
+
+    def purge(self, namespace: str | None) -> int:
+        self.calls.append(("purge", namespace))
+        count = self.key_count(namespace)
+        self.keys = {name: n for name, n in self.keys.items() if namespace not in (None, name)}
+        return count
+
+    def key_count(self, namespace: str | None) -> int:
+        return sum(n for name, n in self.keys.items() if namespace in (None, name))
+
+    def staged(self) -> list[dict[str, Any]]:
+        return [{"key": b"k\xff", "namespace": "a", "value_bytes": 8, "filled": [(0, 4)]}]

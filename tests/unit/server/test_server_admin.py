@@ -1,0 +1,131 @@
+"""The admin HTTP port over a made-up native server: every route, the token, no web pages."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from fake_native import FakeNative
+from infinistore.errors import SetupError
+from infinistore.server.admin import ROUTES, Admin, listen, make_app, openapi_document
+
+TOKEN = "s3cret"
+
+
+@pytest.fixture
+def native() -> FakeNative:
+    return FakeNative()
+
+
+@pytest.fixture
+async def open_port(native: FakeNative) -> AsyncIterator[TestClient]:
+    async with TestClient(TestServer(make_app(Admin(native, "1.2.3", incarnation=77)))) as client:
+        yield client
+
+
+@pytest.fixture
+async def guarded(native: FakeNative) -> AsyncIterator[TestClient]:
+    async with TestClient(TestServer(make_app(Admin(native, "1.2.3", token=TOKEN)))) as client:
+        yield client
+
+
+async def test_health_tells_state_and_progress(open_port: TestClient, native: FakeNative) -> None:
+    native.counters["populated_bytes"] = 250
+    answer = await open_port.get("/health")
+    body = await answer.json()
+    assert answer.status == 200
+    assert (body["status"], body["populating"]) == ("ok", True)
+    assert (body["populated_bytes"], body["pool_bytes"]) == (250, 1000)
+    assert (body["version"], body["incarnation"]) == ("1.2.3", 77)
+    native.counters["populated_bytes"] = 1000
+    assert (await (await open_port.get("/health")).json())["populating"] is False
+
+
+async def test_health_is_unavailable_while_draining(native: FakeNative) -> None:
+    admin = Admin(native, "1.2.3", draining=True)
+    async with TestClient(TestServer(make_app(admin))) as client:
+        answer = await client.get("/health")
+        assert answer.status == 503
+        assert (await answer.json())["status"] == "draining"
+
+
+async def test_stats_and_metrics_show_the_counters(open_port: TestClient) -> None:
+    stats = await (await open_port.get("/stats")).json()
+    assert (stats["keys"], stats["hits"], stats["version"]) == (7, 5, "1.2.3")
+    metrics = await open_port.get("/metrics")
+    assert metrics.content_type == "text/plain"
+    assert "infinistore_keys 7\n" in await metrics.text()
+
+
+async def test_keys_are_counted_and_purged_by_namespace(
+    open_port: TestClient, native: FakeNative
+) -> None:
+    async def count(query: str = "") -> int:
+        return int((await (await open_port.get(f"/keys/count{query}")).json())["count"])
+
+    assert await count("?namespace=a") == 3
+    answer = await open_port.post("/purge?namespace=a")
+    assert await answer.json() == {"status": "ok", "namespace": "a", "num": 3}
+    assert await count() == 4
+    assert (await (await open_port.post("/purge")).json())["num"] == 4
+    assert (await (await open_port.get("/kvmap_len")).json()) == {"len": 0}
+    assert native.calls == [("purge", "a"), ("purge", None)]
+
+
+async def test_a_purge_by_get_is_refused(open_port: TestClient, native: FakeNative) -> None:
+    assert (await open_port.get("/purge")).status == 405
+    assert native.calls == []
+
+
+async def test_staged_values_with_keys_that_are_no_text(open_port: TestClient) -> None:
+    body = await (await open_port.get("/staged")).json()
+    assert body == {
+        "staged": [{"key": "k\\xff", "namespace": "a", "value_bytes": 8, "filled": [[0, 4]]}]
+    }
+
+
+@pytest.mark.parametrize("header", [None, "Bearer", "Bearer wrong", "Bearer \u00e9", "Basic czpz"])
+async def test_without_the_token_only_the_state_is_told(
+    guarded: TestClient, native: FakeNative, header: str | None
+) -> None:
+    headers = {"Authorization": header} if header else {}
+    for route in ROUTES:
+        answer = await guarded.request(route.method, route.path, headers=headers)
+        assert answer.status == (200 if route.path == "/health" else 401), route.path
+        if route.path == "/health":
+            assert await answer.json() == {"status": "ok"}
+    assert native.calls == []
+
+
+async def test_with_the_token_everything_answers(guarded: TestClient) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    for route in ROUTES:
+        answer = await guarded.request(route.method, route.path, headers=headers)
+        assert answer.status == 200, route.path
+    assert "pool_bytes" in await (await guarded.get("/health", headers=headers)).json()
+
+
+async def test_a_web_page_cannot_purge(open_port: TestClient, native: FakeNative) -> None:
+    answer = await open_port.post("/purge", headers={"Origin": "http://evil.example"})
+    assert answer.status == 403
+    assert native.calls == []
+
+
+async def test_the_description_names_every_route(open_port: TestClient) -> None:
+    document = await (await open_port.get("/openapi.json")).json()
+    assert document == json.loads(json.dumps(openapi_document("1.2.3")))
+    described = {
+        (method.upper(), path) for path, each in document["paths"].items() for method in each
+    }
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+async def test_a_taken_port_is_refused_with_the_remedy(native: FakeNative) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=rf"127\.0\.0\.1:{port}.*in use.*--admin-port"):
+            await listen(Admin(native, "1"), "127.0.0.1", port)

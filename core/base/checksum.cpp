@@ -1,5 +1,6 @@
 #include "core/base/checksum.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -74,8 +75,7 @@ __attribute__((target("avx2"), always_inline)) inline void line(Lines& state, st
     const __m256i x = _mm256_xor_si256(word, state.keys[half]);
     const __m256i product = _mm256_mul_epu32(x, _mm256_srli_epi64(x, 32));
     const __m256i turned = _mm256_shuffle_epi32(word, 0xB1);
-    state.sum[half] =
-        _mm256_add_epi64(state.sum[half], _mm256_add_epi64(product, turned));
+    state.sum[half] = _mm256_add_epi64(state.sum[half], _mm256_add_epi64(product, turned));
     state.keys[half] = _mm256_add_epi64(state.keys[half], key_step);
   }
 }
@@ -187,6 +187,40 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t size) noexcept
   }
 #endif
   std::memcpy(to, from, size);
+}
+
+void RunningChecksum::take(std::byte* to, Bytes from) noexcept {
+  std::size_t done = word_bytes_ > 0 ? fill_word(to, from) : 0;
+  const auto target = [&] { return to == nullptr ? nullptr : to + done; };
+  const std::size_t words = (from.size() - done) / 8 * 8;
+  if (words > 0) {
+    const auto bulk = from.subspan(done, words);
+    sum_ += to == nullptr ? checksum(bulk, position_)
+                          : copy_with_checksum(target(), bulk.data(), words, position_);
+    position_ += words;
+    done += words;
+  }
+  if (done < from.size()) fill_word(target(), from.subspan(done));
+}
+
+// Takes what the begun word lacks, or all there is; returns how much.
+std::size_t RunningChecksum::fill_word(std::byte* to, Bytes from) noexcept {
+  const std::size_t step = std::min(from.size(), word_.size() - word_bytes_);
+  if (step == 0) return 0;
+  std::memcpy(word_.data() + word_bytes_, from.data(), step);
+  if (to != nullptr) std::memcpy(to, from.data(), step);
+  word_bytes_ += step;
+  if (word_bytes_ == word_.size()) {
+    sum_ += checksum_scalar(word_, position_);
+    position_ += word_.size();
+    word_bytes_ = 0;
+  }
+  return step;
+}
+
+std::uint64_t RunningChecksum::finish() noexcept {
+  sum_ += checksum_scalar(Bytes(word_).first(word_bytes_), position_);
+  return sum_;
 }
 
 }  // namespace infinistore

@@ -4,6 +4,7 @@
 // Sums of adjoining ranges whose lengths are multiples of 8 add up (mod 2^64) to the whole's.
 // Picks the fastest version for this CPU at the first call; all versions give the same sums.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,6 +21,26 @@ std::uint64_t copy_with_checksum(std::byte* to, const std::byte* from, std::size
 
 // Copies `size` bytes; past the caches where that is faster.  The ranges must not overlap.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t size) noexcept;
+
+// The sum of a range that arrives in pieces of any lengths, in order.
+class RunningChecksum {
+ public:
+  explicit RunningChecksum(std::uint64_t position) noexcept : position_(position) {}
+
+  void add(Bytes bytes) noexcept { take(nullptr, bytes); }
+  void copy(std::byte* to, Bytes from) noexcept { take(to, from); }  // adds `from` while copying it
+  // Of all that was added; nothing may be added after.
+  std::uint64_t finish() noexcept;
+
+ private:
+  void take(std::byte* to, Bytes from) noexcept;
+  std::size_t fill_word(std::byte* to, Bytes from) noexcept;
+
+  std::uint64_t position_;  // of the first byte that is not in sum_
+  std::uint64_t sum_ = 0;
+  std::array<std::byte, 8> word_{};  // begun, not complete
+  std::size_t word_bytes_ = 0;
+};
 
 // The plain version that the others are tested against.
 std::uint64_t checksum_scalar(Bytes bytes, std::uint64_t position) noexcept;

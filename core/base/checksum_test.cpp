@@ -68,7 +68,8 @@ TEST_CASE("a copy carries all bytes, only those, and their sum") {
     } else {
       copy_bytes(to.data() + to_skew, from.data() + from_skew, size);
     }
-    CHECK(std::equal(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(to_skew), before.begin()));
+    CHECK(
+        std::equal(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(to_skew), before.begin()));
     CHECK(std::equal(from.begin() + static_cast<std::ptrdiff_t>(from_skew), from.end(),
                      to.begin() + static_cast<std::ptrdiff_t>(to_skew)));
     const auto end = static_cast<std::ptrdiff_t>(to_skew + size);
@@ -84,6 +85,26 @@ TEST_CASE("the sums of adjoining parts add up, in any order") {
     const std::size_t cut = 8 * (random() % 1000);
     const auto late = checksum(all.subspan(cut), 40 + cut);
     CHECK(late + checksum(all.first(cut), 40) == checksum(all, 40));
+  }
+}
+
+TEST_CASE("pieces of any lengths, added or copied, give the sum of the whole") {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    const auto bytes = random_bytes(random() % 12'000, random);
+    std::vector<std::byte> copied(bytes.size());
+    RunningChecksum adding(77);
+    RunningChecksum copying(77);
+    for (std::size_t at = 0; at < bytes.size();) {
+      const std::size_t step =
+          std::min<std::size_t>(bytes.size() - at, random() % (random() % 4 == 0 ? 5000 : 20));
+      adding.add(Bytes(bytes).subspan(at, step));
+      copying.copy(copied.data() + at, Bytes(bytes).subspan(at, step));
+      at += step;
+    }
+    CHECK(adding.finish() == checksum(bytes, 77));
+    CHECK(copying.finish() == checksum(bytes, 77));
+    CHECK(copied == bytes);
   }
 }
 

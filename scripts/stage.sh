@@ -20,24 +20,31 @@ die() {
 }
 
 # stage NAME MINUTES COMMAND...: runs a program or a function of the calling script, says how long
-# it took, and ends it past its budget.
+# it took, and ends it past its budget. It has a process group of its own, which ends as a whole.
 stage() {
-  local name=$1 minutes=$2 start=$SECONDS rc=0 child
+  local name=$1 minutes=$2 start=$SECONDS rc=0 child watchdog
   shift 2
   say "$name (budget $minutes min)"
-  # shellcheck disable=SC2046
-  export -f $(compgen -A function)
-  # timeout makes a process group of its own, which Ctrl-C does not reach: pass it on.
-  timeout -k 10 "$((minutes * 60))" bash -euo pipefail -c '"$@"' _ "$@" </dev/null &
+  set -m
+  ("$@") </dev/null &
   child=$!
-  trap 'kill -TERM "$child" 2>/dev/null; exit 130' INT TERM
+  (sleep "$((minutes * 60))"; kill -TERM -- "-$child"; sleep 10; kill -KILL -- "-$child") \
+    >/dev/null 2>&1 </dev/null &
+  watchdog=$!
+  disown "$watchdog"
+  set +m
+  # Ctrl-C reaches our group only: pass it on.
+  trap 'kill -TERM -- "-$child" "-$watchdog" 2>/dev/null; exit 130' INT TERM
   wait "$child" || rc=$?
   trap - INT TERM
-  case $rc in
-    0) say "$name: done in $((SECONDS - start)) s" ;;
-    124 | 137) die "$name: over its budget of $minutes min" ;;
-    *) die "$name: failed after $((SECONDS - start)) s (exit status $rc)" ;;
-  esac
+  kill -TERM -- "-$watchdog" 2>/dev/null || true
+  if [ "$rc" = 0 ]; then
+    say "$name: done in $((SECONDS - start)) s"
+  elif [ "$((SECONDS - start))" -ge "$((minutes * 60))" ]; then
+    die "$name: over its budget of $minutes min"
+  else
+    die "$name: failed after $((SECONDS - start)) s (exit status $rc)"
+  fi
 }
 
 # quiet_pip ARGUMENTS...: pip install, of whose output only a failure is shown.

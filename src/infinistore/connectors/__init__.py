@@ -1,0 +1,1 @@
+"""Connectors: how inference engines use the store. One module an engine, found by module path."""

@@ -1,0 +1,94 @@
+"""Engine-neutral: which keys a block has, and where its bytes lie in an engine's KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from infinistore.errors import ConfigError
+from infinistore.keys import HeadRange, block_key
+
+Addresses = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockParts:
+    """The values that one block consists of: each head range of each pipeline stage."""
+
+    heads: tuple[HeadRange, ...]
+    stages: int = 1
+
+    def __len__(self) -> int:
+        return len(self.heads) * self.stages
+
+    def keys(self, hashes: Sequence[bytes]) -> list[bytes]:
+        """All keys of each block, block after block: what a lookup with group=len(self) asks."""
+        return [
+            block_key(block, heads, stage=stage, stages=self.stages)
+            for block in hashes
+            for stage in range(self.stages)
+            for heads in self.heads
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneView:
+    """One tensor's part of a block: a run of bytes for every block, at equal distances."""
+
+    base: int
+    stride: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMap:
+    """Where every layer's bytes of a block lie; a value is the layers' runs one after the other."""
+
+    layers: Mapping[str, int]  # name -> index; the order within a value
+    block_count: int
+    segment_bytes: int
+    planes: int  # runs of one layer: 1, or 2 where K and V are apart
+    _bases: Addresses = field(repr=False)  # (layers, planes)
+    _strides: Addresses = field(repr=False)
+
+    @classmethod
+    def of(cls, planes: Mapping[str, Sequence[PlaneView]], block_count: int) -> CacheMap:
+        """Maps layers, in the order given. Raises `ConfigError` if they are not of one shape."""
+        shapes = {tuple(plane.bytes for plane in views) for views in planes.values()}
+        if len(shapes) != 1 or len({size for shape in shapes for size in shape}) != 1:
+            sizes = ", ".join(f"{n}: {[p.bytes for p in v]}" for n, v in list(planes.items())[:4])
+            raise ConfigError(
+                f"the layers' blocks differ in bytes ({sizes}): such a KV cache is not supported"
+            )
+        views = list(planes.values())
+        return cls(
+            layers={name: index for index, name in enumerate(planes)},
+            block_count=block_count,
+            segment_bytes=views[0][0].bytes,
+            planes=len(views[0]),
+            _bases=np.array([[p.base for p in v] for v in views], dtype=np.uint64),
+            _strides=np.array([[p.stride for p in v] for v in views], dtype=np.uint64),
+        )
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of one layer in a value."""
+        return self.planes * self.segment_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value: all layers of one block."""
+        return len(self.layers) * self.layer_bytes
+
+    def addresses(self, block_ids: Sequence[int], layer: int | None = None) -> Addresses:
+        """The addresses of blocks' runs, (blocks, runs): of one layer, or of all in order."""
+        ids = np.asarray(block_ids, dtype=np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.block_count):
+            raise IndexError(f"block {int(ids.max())} of a KV cache of {self.block_count} blocks")
+        chosen = slice(None) if layer is None else slice(layer, layer + 1)
+        bases = self._bases[chosen].reshape(1, -1)
+        strides = self._strides[chosen].reshape(1, -1)
+        return np.ascontiguousarray(bases + ids.astype(np.uint64)[:, None] * strides)

@@ -1,0 +1,196 @@
+"""Who an engine is: its namespace, head ranges and ranks, read from vLLM's configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infinistore.connectors._blocks import BlockParts
+from infinistore.connectors.vllm.layout import only_group
+from infinistore.connectors.vllm.settings import ConnectorSettings
+from infinistore.connectors.vllm.weights import UnknownWeights, digest_directory
+from infinistore.errors import ConfigError
+from infinistore.keys import HeadRange, Namespace, head_range, head_ranges
+
+logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What the blocks of an engine look like, and how they are spread over its workers."""
+
+    block_tokens: int
+    ranks: int
+    stages: int
+    kv_heads: int
+
+    @property
+    def parts(self) -> BlockParts:
+        """The values that make up one block."""
+        return BlockParts(tuple(head_ranges(self.ranks, self.kv_heads)), self.stages)
+
+    def heads(self, rank: int) -> HeadRange:
+        """The heads that a worker holds."""
+        return head_range(rank, self.ranks, self.kv_heads)
+
+    def is_writer(self, rank: int) -> bool:
+        """Whether a worker saves: of those with the same heads the first does."""
+        return all(self.heads(other) != self.heads(rank) for other in range(rank))
+
+
+def engine_shape(vllm_config: Any, kv_cache_config: Any) -> EngineShape:
+    """Reads the shape. Raises `ConfigError` for what the connector cannot serve."""
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise ConfigError(f"{name} > 1 spreads a block over ranks; the connector needs it at 1")
+    model = vllm_config.model_config
+    group = only_group(kv_cache_config)
+    return EngineShape(
+        block_tokens=group.kv_cache_spec.block_size,
+        ranks=parallel.tensor_parallel_size,
+        stages=parallel.pipeline_parallel_size,
+        kv_heads=1 if model.use_mla else model.get_total_num_kv_heads(),
+    )
+
+
+def check_failure_policy(vllm_config: Any, settings: ConnectorSettings) -> None:
+    """Refuses the policy under which a lost store fails requests."""
+    policy = getattr(vllm_config.kv_transfer_config, "kv_load_failure_policy", "recompute")
+    if policy != "recompute" and not settings.allow_load_failure_fail:
+        raise ConfigError(
+            f'kv_load_failure_policy is "{policy}": a block that the store lost would fail its '
+            'request. Say "kv_load_failure_policy": "recompute" in --kv-transfer-config (or '
+            '"allow_load_failure_fail": true in kv_connector_extra_config, if you mean it)'
+        )
+
+
+def namespace(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSettings) -> str:
+    """The namespace of an engine's blocks; may read all weights once, so it takes its time."""
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    shape = engine_shape(vllm_config, kv_cache_config)
+    return str(
+        Namespace(
+            tenant=settings.tenant,
+            weights=weights_identity(vllm_config, settings),
+            dtype=_type_name(model.dtype),
+            cache_dtype=_type_name(cache.cache_dtype),
+            layout=layout_identity(vllm_config, kv_cache_config, shape.block_tokens),
+            block_tokens=shape.block_tokens,
+            layers=model.hf_text_config.num_hidden_layers,
+            kv_heads=shape.kv_heads,
+            head_size=model.get_head_size(),
+        )
+    )
+
+
+def _type_name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def weights_identity(vllm_config: Any, settings: ConnectorSettings) -> str:
+    """The user's word, the files' digest, or, where neither says, an id of this engine alone."""
+    model = vllm_config.model_config
+    try:
+        changes = _changes(vllm_config)
+        if settings.weights_id:
+            return f"id-{settings.weights_id}{changes}"
+        if vllm_config.load_config.load_format == "dummy":
+            raise UnknownWeights("load_format is dummy")
+        return digest_directory(_model_path(model)) + changes
+    except UnknownWeights as error:
+        logger.warning(
+            "the weights have no digest (%s): blocks are shared with no other engine. "
+            "Give weights_id in kv_connector_extra_config to share them",
+            error,
+        )
+        return f"random-{vllm_config.kv_transfer_config.engine_id}"
+
+
+def _changes(vllm_config: Any) -> str:
+    """What the user changed about the model beside its files; "" for nothing."""
+    model = vllm_config.model_config
+    overrides = getattr(model, "hf_overrides", None) or {}
+    changes: dict[str, object] = {}
+    if callable(overrides):
+        raise UnknownWeights("hf_overrides is a function")
+    if overrides:
+        changes["hf_overrides"] = overrides
+    if model.quantization:
+        changes["quantization"] = model.quantization
+    # Some models choose their rotary factors by the longest length that they serve.
+    rope = getattr(model.hf_text_config, "rope_parameters", None) or getattr(
+        model.hf_text_config, "rope_scaling", None
+    )
+    if isinstance(rope, dict) and rope.get("rope_type", rope.get("type", "default")) in (
+        "longrope",
+        "dynamic",
+    ):
+        changes["max_model_len"] = model.max_model_len
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+        changes["kv_scales"] = vllm_config.kv_transfer_config.engine_id  # found at run time
+    if not changes:
+        return ""
+    text = json.dumps(changes, sort_keys=True, default=str)
+    return f"+{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _model_path(model: Any) -> Path:
+    path = Path(model.model)
+    if path.exists():
+        return path
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(model.model, "config.json", revision=model.revision)
+    except Exception as error:
+        raise UnknownWeights(f"{model.model}: {error}") from error
+    if not isinstance(found, str):
+        raise UnknownWeights(f"{model.model} is neither a directory nor in the hub's cache")
+    return Path(found).parent
+
+
+def layout_identity(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> str:
+    """How a block's bytes are packed: device or kernel set, and order of the dimensions."""
+    from vllm.platforms import current_platform
+
+    layout = getattr(kv_cache_config, "kv_cache_layout", None)
+    order = str(
+        getattr(layout, "name", layout) or os.environ.get("VLLM_KV_CACHE_LAYOUT", "default")
+    )
+    if not current_platform.is_cpu():
+        attention = getattr(vllm_config, "attention_config", None)
+        backend = getattr(attention, "backend", None)
+        return f"{current_platform.device_type}.{getattr(backend, 'name', backend)}.{order}"
+    return f"cpu.{_cpu_kernel(vllm_config, block_tokens)}.{order}"
+
+
+def _cpu_kernel(vllm_config: Any, block_tokens: int) -> str:
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    if model.use_mla:
+        return f"mla.{platform.machine()}"
+    try:
+        from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+        # Its parameters grew over the versions; all have the first three.
+        arguments = (model.dtype, block_tokens, model.get_head_size(), cache.cache_dtype)
+        count = min(len(arguments), _get_attn_isa.__code__.co_argcount)
+        return f"{platform.machine()}.{_get_attn_isa(*arguments[:count])}"
+    except ImportError:
+        return f"{platform.machine()}.{_cpu_flags()}"
+
+
+def _cpu_flags() -> str:
+    """A digest of the CPU's features: engines on unlike machines share nothing, to be safe."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(flags.encode()).hexdigest()[:16]

@@ -1,0 +1,125 @@
+"""vLLM's KV cache as it lies in memory: one group of layers, each block one run of bytes a layer.
+
+Blocks are opaque: a CPU kernel packs K as its instruction set likes. Only whole blocks move.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from infinistore.connectors._blocks import CacheMap, PlaneView
+from infinistore.errors import ConfigError
+
+
+class TensorLike(Protocol):
+    """The part of torch.Tensor that is used here."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def device(self) -> Any: ...
+    def stride(self) -> Sequence[int]: ...
+    def data_ptr(self) -> int: ...
+    def element_size(self) -> int: ...
+
+
+def only_group(kv_cache_config: Any) -> Any:
+    """The one group of layers with one block table that this connector handles.
+
+    Raises `ConfigError` naming the groups if there are several, or if blocks of it go away while
+    their request lives (windows, states).
+    """
+    groups = kv_cache_config.kv_cache_groups
+    names = [
+        f"{type(group.kv_cache_spec).__name__} of {len(group.layer_names)} layers"
+        for group in groups
+    ]
+    if len(groups) != 1:
+        raise ConfigError(
+            f"this model has {len(groups)} KV cache groups ({'; '.join(names)}); the connector "
+            "handles one: start vLLM with --disable-hybrid-kv-cache-manager, or without it"
+        )
+    spec = groups[0].kv_cache_spec
+    inner = list(getattr(spec, "kv_cache_specs", {"": spec}).values())
+    # By name, for MLA and full attention share no base class in every version.
+    if not all(any("FullAttention" in c.__name__ for c in type(s).__mro__) for s in inner):
+        raise ConfigError(
+            f"the KV cache is {names[0]}; the connector handles full attention only: "
+            "start vLLM with --disable-hybrid-kv-cache-manager, or without it"
+        )
+    return groups[0]
+
+
+def in_order(layer_names: Sequence[str]) -> list[str]:
+    """Layers by the numbers in their names: the same order in every version of vLLM."""
+
+    def numbers(name: str) -> tuple[tuple[int, ...], str]:
+        return tuple(int(digits) for digits in re.findall(r"\d+", name)), name
+
+    return sorted(layer_names, key=numbers)
+
+
+def map_caches(caches: Mapping[str, TensorLike], block_count: int) -> CacheMap:
+    """Where the blocks of all layers lie. Raises `ConfigError` for memory it cannot address."""
+    planes: dict[str, list[PlaneView]] = {}
+    seen: set[int] = set()
+    for name in in_order(list(caches)):
+        tensor = caches[name]
+        if tensor.data_ptr() in seen:
+            continue  # a layer that shares another's KV
+        seen.add(tensor.data_ptr())
+        planes[name] = layer_planes(name, tensor, block_count)
+    if not planes:
+        raise ConfigError("the model has no KV cache: there is nothing to save or load")
+    return CacheMap.of(planes, block_count)
+
+
+def layer_planes(name: str, tensor: TensorLike, block_count: int) -> list[PlaneView]:
+    """A layer's runs: one if K and V lie together in a block, else two."""
+    if str(tensor.device) != "cpu":
+        raise ConfigError(
+            f"the KV cache of {name} is on {tensor.device}; this version moves CPU caches only"
+        )
+    shape, strides = list(tensor.shape), list(tensor.stride())
+    size = tensor.element_size()
+    if shape[0] % block_count == 0 and shape[0] >= block_count:
+        return [_plane(name, tensor.data_ptr(), shape, strides, size, block_count)]
+    if shape[0] == 2 and shape[1] % block_count == 0:
+        return [
+            _plane(
+                name,
+                tensor.data_ptr() + half * strides[0] * size,
+                shape[1:],
+                strides[1:],
+                size,
+                block_count,
+            )
+            for half in range(2)
+        ]
+    raise ConfigError(
+        f"the KV cache of {name} has shape {shape}: where are its {block_count} blocks?"
+    )
+
+
+def _plane(
+    name: str, base: int, shape: list[int], strides: list[int], size: int, block_count: int
+) -> PlaneView:
+    # A kernel may cut the engine's block into several of its own, one behind the other.
+    pieces = shape[0] // block_count
+    inner = _elements(shape[1:])
+    span = 1 + sum((n - 1) * stride for n, stride in zip(shape[1:], strides[1:], strict=True))
+    if span != inner or (pieces > 1 and strides[0] != inner):
+        raise ConfigError(
+            f"a block of {name} is not one run of bytes (shape {shape}, strides {strides}): "
+            "choose another VLLM_KV_CACHE_LAYOUT"
+        )
+    return PlaneView(base=base, stride=pieces * strides[0] * size, bytes=pieces * inner * size)
+
+
+def _elements(shape: Sequence[int]) -> int:
+    product = 1
+    for n in shape:
+        product *= n
+    return product

@@ -1,0 +1,105 @@
+"""The connector's client: made in the background, so that no engine waits for a store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from infinistore.connectors.vllm.counters import Warner
+from infinistore.connectors.vllm.settings import ConnectorSettings
+from infinistore.errors import InfiniStoreError
+
+if TYPE_CHECKING:
+    from infinistore import Client
+
+logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
+
+_RETRY_S = 2.0
+
+
+def connect(settings: ConnectorSettings, namespace: str) -> Client:
+    """One client for one side of the connector."""
+    import infinistore
+
+    options: dict[str, Any] = {}
+    if settings.token:
+        options["token"] = settings.token
+    return infinistore.connect(
+        settings.url, namespace=namespace, transport=settings.transport, **options
+    )
+
+
+class StoreLink:
+    """Holds the client of one side; None until the store was reached once.
+
+    Threads: `client`, `drop` and `close` belong to the side's thread; a thread of ours connects.
+    """
+
+    def __init__(self, settings: ConnectorSettings, namespace: Callable[[], str]) -> None:
+        self._settings = settings
+        self._find_namespace = namespace
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._closing = threading.Event()
+        self._ready = threading.Event()
+        self._warner = Warner(logger)
+        self._start()
+
+    @property
+    def client(self) -> Client | None:
+        """The client, which reconnects by itself after its first connection."""
+        return self._client
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Waits for the first connection; used only while the engine starts."""
+        return self._ready.wait(timeout_s)
+
+    def drop(self) -> None:
+        """Closes the client and makes a new one: when `close` returns no copy of it goes on."""
+        with self._lock:
+            client, self._client = self._client, None
+            self._ready.clear()
+        if client is not None:
+            client.close()
+            self._start()
+
+    def close(self) -> None:
+        """Ends the link for good."""
+        self._closing.set()
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._run, name="infinistore-link", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            namespace = self._find_namespace()
+        except Exception:
+            logger.exception("no namespace, so nothing is saved or loaded")
+            return
+        logger.info("namespace %s at %s", namespace, self._settings.url)
+        while not self._closing.is_set():
+            try:
+                client = connect(self._settings, namespace)
+            except InfiniStoreError as error:
+                self._warner.warn("no store at %s: %s", self._settings.url, error)
+                self._closing.wait(_RETRY_S)
+                continue
+            except Exception:  # nothing of ours may end the engine
+                logger.exception("cannot use the store at %s", self._settings.url)
+                return
+            self._adopt(client)
+            return
+
+    def _adopt(self, client: Client) -> None:
+        with self._lock:
+            if not self._closing.is_set():
+                self._client = client
+                self._ready.set()
+                return
+        client.close()

@@ -1,0 +1,171 @@
+"""Loading: whole blocks between steps, or layer by layer ahead of a step's compute.
+
+A load is over only when its copies are: a block whose bytes may still arrive is not given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import infinistore
+from infinistore.connectors._blocks import CacheMap
+from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
+
+if TYPE_CHECKING:
+    from infinistore import Client
+
+
+@dataclass(slots=True)
+class LoadedBlocks:
+    """The end of one request's asynchronous load."""
+
+    request_id: str
+    loaded: int
+    failed_ids: list[int]
+    causes: frozenset[Code] = frozenset()
+
+
+@dataclass(slots=True)
+class _Pending:
+    request_id: str
+    block_ids: list[int]
+    batch: Any  # None: it could not even be submitted
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class AsyncLoads:
+    """Loads between steps: submitted in one, reported in the step in which they have ended."""
+
+    cache: CacheMap
+    timeout_s: float
+    clock: Callable[[], float]
+    drop_link: Callable[[], None]  # ends all copies
+    _pending: list[_Pending] = field(default_factory=list)
+
+    def start(
+        self, client: Client | None, request_id: str, keys: list[bytes], block_ids: list[int]
+    ) -> None:
+        """Asks for the blocks, all layers of each."""
+        batch = None
+        if client is not None:
+            try:
+                batch = client.read_segments(
+                    keys,
+                    infinistore.Segments(self.cache.addresses(block_ids), self.cache.segment_bytes),
+                    value_bytes=self.cache.value_bytes,
+                )
+            except InfiniStoreError:
+                batch = None
+        deadline_s = self.clock() + self.timeout_s
+        self._pending.append(_Pending(request_id, block_ids, batch, deadline_s))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits a moment for the oldest load; False if there is none."""
+        if not self._pending:
+            return False
+        batch = self._pending[0].batch
+        if batch is not None and not batch.done:
+            try:
+                batch.wait(timeout_s)
+            except RequestTimeoutError:
+                return True
+        return True
+
+    def take_ended(self) -> list[LoadedBlocks]:
+        """The loads that have ended since the last call, each in exactly one way."""
+        now = self.clock()
+        late = [p for p in self._pending if p.batch is not None and now > p.deadline_s]
+        if any(not pending.batch.done for pending in late):
+            self.drop_link()
+        ended: list[LoadedBlocks] = []
+        waiting: list[_Pending] = []
+        for pending in self._pending:
+            if pending.batch is None or pending.batch.done:
+                ended.append(_outcome(pending))
+            else:
+                waiting.append(pending)
+        self._pending = waiting
+        return ended
+
+
+def _outcome(pending: _Pending) -> LoadedBlocks:
+    if pending.batch is None:
+        causes = frozenset({Code.DISCONNECTED})
+        return LoadedBlocks(pending.request_id, 0, list(pending.block_ids), causes)
+    codes = [Code(code) for code in pending.batch.wait(0)]
+    failed = [b for b, code in zip(pending.block_ids, codes, strict=True) if code != Code.OK]
+    causes = frozenset(code for code in codes if code != Code.OK)
+    return LoadedBlocks(pending.request_id, len(codes) - len(failed), failed, causes)
+
+
+class LayerLoads:
+    """The loads of one step, a batch for each layer, in the order in which the layers compute."""
+
+    def __init__(
+        self, cache: CacheMap, client: Client | None, keys: list[bytes], block_ids: list[int]
+    ) -> None:
+        self._block_ids = block_ids
+        self._layers = len(cache.layers)
+        self._batches: list[Any] = []
+        self._failed: set[int] = set()
+        self.causes: set[Code] = set()
+        if client is None:
+            self._lose(Code.DISCONNECTED)
+            return
+        for layer in range(self._layers):
+            if not self._submit(cache, client, keys, layer):
+                return
+
+    def _submit(self, cache: CacheMap, client: Client, keys: list[bytes], layer: int) -> bool:
+        addresses = cache.addresses(self._block_ids, layer)
+        try:
+            batch = client.read_segments(
+                keys,
+                infinistore.Segments(addresses, cache.segment_bytes),
+                value_bytes=cache.value_bytes,
+                value_offset=layer * cache.layer_bytes,
+            )
+        except InfiniStoreError:
+            self._lose(Code.DISCONNECTED)
+            return False
+        self._batches.append(batch)
+        return True
+
+    def _lose(self, code: Code) -> None:
+        self._failed.update(self._block_ids)
+        self.causes.add(code)
+
+    def wait_layer(self, layer: int, timeout_s: float) -> None:
+        """Waits for one layer. Raises `RequestTimeoutError` past the deadline."""
+        if layer >= len(self._batches):
+            return
+        self._note(self._batches[layer].wait(timeout_s))
+
+    def _note(self, codes: Sequence[int]) -> None:
+        for block_id, code in zip(self._block_ids, codes, strict=True):
+            if code != Code.OK:
+                self._failed.add(block_id)
+                self.causes.add(Code(code))
+
+    def settle(self) -> None:
+        """Takes the outcomes of all layers, once the link was dropped: every copy has ended."""
+        for batch in self._batches:
+            self._note(batch.wait(0))
+
+    @property
+    def layer_count(self) -> int:
+        """Layers to wait for."""
+        return self._layers
+
+    @property
+    def failed_ids(self) -> set[int]:
+        """The engine's blocks of which some layer did not come."""
+        return self._failed
+
+    @property
+    def loaded(self) -> int:
+        """Blocks that came whole, once all layers were waited for."""
+        return len(self._block_ids) - len(self._failed)

@@ -1,0 +1,204 @@
+"""Saving: one step's blocks, layer by layer while it runs, all acknowledged before it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import infinistore
+from infinistore.connectors._blocks import CacheMap
+from infinistore.connectors.vllm.metadata import BlockSaves
+from infinistore.errors import Code, InfiniStoreError
+
+if TYPE_CHECKING:
+    from infinistore import Client
+
+_FAILURES_MAX = 2
+_PAUSE_S, _PAUSE_MAX_S = 5.0, 60.0
+# The store said no, at once: this costs the step nothing, so saving goes on.
+_REFUSALS = frozenset(
+    {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.OVERLOADED, Code.ABORTED}
+)
+
+
+class SaveGate:
+    """Closed for a while after repeated failures: a dead or slow store must not stall each step."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._pause_s = _PAUSE_S
+        self._closed_until = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether saves may be tried."""
+        return self._clock() >= self._closed_until
+
+    def succeeded(self) -> None:
+        """Notes a step whose saves the store answered."""
+        self._failures = 0
+        self._pause_s = _PAUSE_S
+
+    def failed(self) -> None:
+        """Notes a step whose saves were lost; the second in a row closes the gate."""
+        self._failures += 1
+        if self._failures >= _FAILURES_MAX:
+            self._closed_until = self._clock() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+            self._failures = _FAILURES_MAX - 1  # one try after the pause
+
+
+@dataclass(frozen=True, slots=True)
+class SaveReport:
+    """What became of a step's blocks."""
+
+    saved: int = 0
+    present: int = 0
+    failed: int = 0
+    is_link_lost: bool = False
+    causes: frozenset[Code] = frozenset()
+
+
+@dataclass(slots=True)
+class _Piece:
+    """One submitted batch: which of the step's blocks it carries, and how many layers of each."""
+
+    indices: Sequence[int]
+    layers: int
+    batch: Any
+    codes: list[Code] | None = None
+
+    def result(self) -> list[Code] | None:
+        """The outcomes, if they are there."""
+        if self.codes is None and self.batch.done:
+            self.codes = [Code(code) for code in self.batch.wait(0)]
+        return self.codes
+
+
+@dataclass(slots=True)
+class _Fate:
+    """What became of one block, piece after piece."""
+
+    layers: int = 0
+    is_present: bool = False
+    is_partial: bool = False
+    cause: Code | None = None
+
+    def add(self, code: Code, layers: int) -> None:
+        """Adds a piece's outcome."""
+        if code == Code.OK:
+            self.layers += layers
+            # There when an earlier layer came, and gone since: begun in its middle.
+            self.is_partial = self.is_partial or self.is_present
+        elif code == Code.EXISTS:
+            self.is_present = True
+        else:
+            self.cause = code
+
+
+class StepSave:
+    """The blocks of one step on their way: submitted in pieces, then finished once."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: CacheMap,
+        keys: list[bytes],
+        saves: BlockSaves,
+        parents: list[bytes],
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._keys = keys
+        self._parents = parents
+        self._saves = saves
+        self._is_poisoned = False
+        self._is_link_lost = False
+        self._pieces: list[_Piece] = []
+        self._submitted: set[int] = set()
+
+    def submit_layer(self, layer: int) -> None:
+        """Sends one layer's ranges; the layer's K and V of all these blocks must be in place."""
+        if layer not in self._submitted:
+            self._submitted.add(layer)
+            self._submit(self._wanted(), layer)
+
+    def submit_rest(self) -> None:
+        """Sends what no hook has sent: everything in one piece, if nothing was sent so far."""
+        layers = self._cache.layers.values()
+        if not self._submitted:
+            self._submitted.update(layers)
+            self._submit(range(len(self._keys)), None)
+        for layer in layers:
+            self.submit_layer(layer)
+
+    def poison(self) -> None:
+        """Stops the save: the blocks were computed from bytes that never came."""
+        self._is_poisoned = True
+
+    def finish(self, deadline_s: float, clock: Callable[[], float]) -> SaveReport:
+        """Waits until the store has acknowledged everything, and withdraws what is incomplete.
+
+        Raises `RequestTimeoutError` past the deadline: then copies may still be going on.
+        """
+        for piece in self._pieces:
+            if piece.result() is None:
+                outcomes = piece.batch.wait(max(0.0, deadline_s - clock()))
+                piece.codes = [Code(code) for code in outcomes]
+        fates = [_Fate() for _ in self._keys]
+        for piece in self._pieces:
+            for index, code in zip(piece.indices, piece.codes or (), strict=True):
+                fates[index].add(code, piece.layers)
+        report, unfinished = self._report(fates)
+        if unfinished and self._pieces:
+            self._withdraw(unfinished)
+        return report
+
+    def _wanted(self) -> Sequence[int]:
+        """All blocks but those that the first piece showed to be there already, or refused."""
+        codes = self._pieces[0].result() if self._pieces else None
+        if codes is None:
+            return range(len(self._keys))
+        first = self._pieces[0].indices
+        return [index for index, code in zip(first, codes, strict=True) if code == Code.OK]
+
+    def _submit(self, indices: Sequence[int], layer: int | None) -> None:
+        if self._is_poisoned or self._is_link_lost or not indices:
+            return
+        cache, saves = self._cache, self._saves
+        addresses = cache.addresses([saves.block_ids[i] for i in indices], layer)
+        try:
+            batch = self._client.write_segments(
+                [self._keys[i] for i in indices],
+                infinistore.Segments(addresses, cache.segment_bytes),
+                value_bytes=cache.value_bytes,
+                value_offset=0 if layer is None else layer * cache.layer_bytes,
+                parents=[self._parents[i] for i in indices],
+                depths=[saves.depths[i] for i in indices],
+            )
+        except InfiniStoreError:
+            self._is_link_lost = True
+            return
+        self._pieces.append(_Piece(indices, len(cache.layers) if layer is None else 1, batch))
+
+    def _report(self, fates: Sequence[_Fate]) -> tuple[SaveReport, list[bytes]]:
+        saved = present = 0
+        unfinished: list[bytes] = []
+        for key, fate in zip(self._keys, fates, strict=True):
+            if fate.cause is None and fate.is_present and not fate.is_partial:
+                present += 1
+            elif fate.cause is None and fate.layers == len(self._cache.layers):
+                saved += 1
+            else:
+                unfinished.append(key)
+        causes = frozenset(fate.cause for fate in fates if fate.cause is not None)
+        is_lost = self._is_link_lost or not causes <= _REFUSALS
+        return SaveReport(saved, present, len(unfinished), is_lost, causes), unfinished
+
+    def _withdraw(self, keys: list[bytes]) -> None:
+        with contextlib.suppress(InfiniStoreError):  # a lost link withdraws by itself
+            self._client.abort(keys)

@@ -1,0 +1,288 @@
+"""The scheduler side: what to load, what to save; asks the store and never waits for it.
+
+One thread, the engine core's. Plain values and vLLM's objects by their attributes: no vLLM import.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from infinistore.connectors.vllm import decisions
+from infinistore.connectors.vllm.counters import Counters, Warner
+from infinistore.connectors.vllm.decisions import Verdict
+from infinistore.connectors.vllm.identity import EngineShape
+from infinistore.connectors.vllm.lookups import Lookup, Lookups
+from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
+from infinistore.connectors.vllm.requests import ExtraKeys, RequestPlan, Unkeyed, read_extras
+from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
+from infinistore.connectors.vllm.weights import AdapterDigests
+from infinistore.errors import InfiniStoreError
+
+if TYPE_CHECKING:
+    from infinistore import Client
+
+logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
+
+
+class SchedulerSide:
+    """Decides for each request; `StepPlan` carries the decisions to the workers."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        shape: EngineShape,
+        client: Callable[[], Client | None],
+        *,
+        saves: bool = True,
+        loads: bool = True,
+        extra_keys: ExtraKeys = lambda request, start, end: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._block_tokens = shape.block_tokens
+        self._parts = shape.parts
+        self._saves = saves
+        self._loads = loads
+        self._extra_keys = extra_keys
+        self._clock = clock
+        self._lookups = Lookups(client, clock)
+        self._adapters = AdapterDigests()
+        self._plans: dict[str, RequestPlan] = {}
+        self._loading: dict[str, RequestPlan] = {}  # outlives a plan whose request was aborted
+        self._to_load: list[BlockLoad] = []
+        # Leases of loads within a step, and after how many more outputs that step has surely ended.
+        self._step_leases: list[tuple[int, int]] = []
+        self._steps_ahead = shape.stages + 1
+        self._is_saving = True  # what the workers last reported
+        self.counters = Counters()
+        self._warner = Warner(logger, clock)
+
+    # What the engine asks, in the order of a request's life.
+
+    def on_new_request(self, request: Any) -> None:
+        """Sends the first question early, so that its answer may be there when it is needed."""
+        plan = self._plan(request)
+        if self._may_ask(plan):
+            self._ask(plan)
+
+    def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens the store has beyond `computed_tokens`; None: ask again next step."""
+        plan = self._plan(request)
+        if not self._may_ask(plan):
+            return 0, False
+        plan.asked_computed = computed_tokens
+        blocks = self._hit_blocks(plan)
+        if blocks is None:
+            return None, False
+        tokens = decisions.external_tokens(blocks, computed_tokens, self._block_tokens)
+        return tokens, tokens > 0 and self._settings.load_mode == ASYNC
+
+    def after_allocation(self, request: Any, block_ids: list[int], external: int) -> None:
+        """Notes the blocks to load, if any; lets the lease go if none."""
+        plan = self._plan(request)
+        plan.block_ids = list(block_ids)
+        lookup, plan.lookup = plan.lookup, None
+        if external <= 0:
+            self._lookups.abandon(lookup)
+            return
+        first = plan.asked_computed // self._block_tokens
+        end = first + external // self._block_tokens
+        lease_id = lookup.lease_id if lookup else 0
+        load = BlockLoad(
+            request_id=request.request_id,
+            hashes=plan.hashes(end)[first:end],
+            block_ids=plan.block_ids[first:end],
+            lease_id=lease_id,
+        )
+        self._to_load.append(load)
+        self.counters.add("tokens_hit", external)
+        if self._settings.load_mode == ASYNC:
+            plan.load = load
+            self._loading[request.request_id] = plan
+        else:
+            self._step_leases.append((lease_id, self._steps_ahead))
+
+    def build_step(self, output: Any) -> StepPlan:
+        """The plan of a step; after this the step is the workers'."""
+        self._lookups.sweep()
+        loads, self._to_load = self._to_load, []
+        return StepPlan(
+            loads=loads,
+            saves=self._collect_saves(output),
+            is_idle=output.total_num_scheduled_tokens == 0,
+            is_asking=any(plan.lookup is not None for plan in self._plans.values()),
+        )
+
+    def on_output(self, finished: Iterable[str], invalid: set[int], is_saving: bool) -> None:
+        """Ends the loads that the workers report, with their leases."""
+        self._is_saving = is_saving
+        for request_id in finished:
+            plan = self._loading.pop(request_id, None)
+            if plan is not None and plan.load is not None:
+                self._end_load(plan, plan.load)
+        if invalid:
+            self._note_failures(invalid)
+        leases = [(lease_id, outputs - 1) for lease_id, outputs in self._step_leases]
+        self._step_leases = [lease for lease in leases if lease[1] > 0]
+        for lease_id, outputs in leases:
+            if outputs <= 0:
+                self._lookups.release(lease_id)
+
+    def on_finished(self, request: Any) -> dict[str, object] | None:
+        """Forgets a request; returns what its answer says of the blocks that it saved."""
+        plan = self._plans.pop(request.request_id, None)
+        if plan is None:
+            return None
+        self._lookups.abandon(plan.lookup)
+        if plan.extras is None or not self._saves or not self._is_saving:
+            return None
+        return decisions.announcement(plan.hashes(plan.saved), plan.saved)
+
+    def close(self) -> None:
+        """Lets all leases go."""
+        for plan in self._plans.values():
+            self._lookups.abandon(plan.lookup)
+        self._lookups.sweep()
+        self._adapters.close()
+
+    # Lookups.
+
+    def _plan(self, request: Any) -> RequestPlan:
+        plan = self._plans.get(request.request_id)
+        if plan is None:
+            plan = RequestPlan(request, self._block_tokens, self._read_extras(request))
+            self._plans[request.request_id] = plan
+        return plan
+
+    def _read_extras(self, request: Any) -> Any:
+        try:
+            return read_extras(request, self._block_tokens, self._adapters, self._extra_keys)
+        except (Unkeyed, InfiniStoreError) as error:
+            self.counters.add("requests_unkeyed")
+            self._warner.warn("a request is not cached: %s", error)
+            return None
+
+    def _may_ask(self, plan: RequestPlan) -> bool:
+        return (
+            self._loads
+            and plan.extras is not None
+            and not plan.has_failed
+            and not getattr(plan.request, "skip_reading_prefix_cache", False)
+            and self._usable(plan) > 0
+        )
+
+    def _usable(self, plan: RequestPlan) -> int:
+        return decisions.usable_blocks(plan.request.num_tokens, self._block_tokens)
+
+    def _ask(self, plan: RequestPlan) -> None:
+        usable = self._usable(plan)
+        keys = self._parts.keys(plan.hashes(usable)[:usable])
+        plan.lookup = Lookup(keys, len(self._parts), self._clock())
+        self.counters.add("lookups")
+        self._lookups.ask(plan.lookup)
+
+    def _hit_blocks(self, plan: RequestPlan) -> int | None:
+        """The blocks that the store has, once known; None while it is not."""
+        if plan.lookup is not None and plan.lookup.taken is not None:
+            # Asked in every step until there is room: the answer stands while its lease does.
+            if self._lookups.keep(plan.lookup):
+                return plan.lookup.taken
+            self._lookups.abandon(plan.lookup)
+            plan.lookup = None
+        if plan.lookup is None:
+            self._ask(plan)
+        lookup = plan.lookup
+        assert lookup is not None
+        verdict = self._judge(plan, lookup)
+        if verdict is Verdict.REPEAT and lookup.may_repeat(self._clock()):
+            self._lookups.ask(lookup)
+        if verdict in (Verdict.WAIT, Verdict.REPEAT):
+            return None
+        if verdict is Verdict.GIVE_UP:
+            self.counters.add("lookups_failed")
+            self._warner.warn("the store did not answer a lookup in time: the engine computes")
+            self._lookups.abandon(lookup)
+            lookup.is_refused = True
+            lookup.taken = 0
+            plan.in_store = None
+        else:
+            lookup.taken = plan.in_store = lookup.view().blocks
+        return lookup.taken
+
+    def _judge(self, plan: RequestPlan, lookup: Lookup) -> Verdict:
+        announced = decisions.announced_blocks(
+            getattr(plan.request, "kv_transfer_params", None),
+            plan.chain.hashes,
+            self._usable(plan),
+        )
+        return decisions.judge(
+            lookup.view(),
+            self._clock(),
+            lookup.asked_at_s + self._settings.lookup_timeout_s,
+            announced,
+            lookup.first_asked_at_s + self._settings.delivery_timeout_s,
+        )
+
+    # Ends of loads.
+
+    def _end_load(self, plan: RequestPlan, load: BlockLoad) -> None:
+        self._lookups.release(load.lease_id)
+        plan.load = None
+
+    def _note_failures(self, invalid: set[int]) -> None:
+        for plan in [*self._plans.values(), *self._loading.values()]:
+            if not invalid.isdisjoint(plan.block_ids):
+                plan.has_failed = True
+                plan.in_store = None
+
+    # Saves.
+
+    def _collect_saves(self, output: Any) -> BlockSaves:
+        saves = BlockSaves()
+        for new in output.scheduled_new_reqs:
+            self._admit(new.req_id, new.block_ids[0], new.num_computed_tokens)
+            self._save(saves, new.req_id, new.num_computed_tokens, output)
+        cached = output.scheduled_cached_reqs
+        for index, request_id in enumerate(cached.req_ids):
+            computed = cached.num_computed_tokens[index]
+            fresh = cached.new_block_ids[index]
+            if request_id in cached.resumed_req_ids:
+                self._admit(request_id, fresh[0], computed)
+            elif fresh is not None and request_id in self._plans:
+                self._plans[request_id].block_ids.extend(fresh[0])
+            self._save(saves, request_id, computed, output)
+        return saves
+
+    def _admit(self, request_id: str, block_ids: list[int], computed: int) -> None:
+        plan = self._plans.get(request_id)
+        if plan is not None:
+            plan.block_ids = list(block_ids)
+            # One that never asks offers all: the store says what it has.
+            in_store = plan.in_store if self._loads else 0
+            plan.saved = decisions.first_to_save(computed, self._block_tokens, in_store)
+            plan.in_store = None
+
+    def _save(self, saves: BlockSaves, request_id: str, computed: int, output: Any) -> None:
+        plan = self._plans.get(request_id)
+        if plan is None or plan.extras is None or not self._saves:
+            return
+        scheduled = output.num_scheduled_tokens[request_id]
+        # A failed load takes a running request back: what it computes again is saved again.
+        plan.saved = min(plan.saved, computed // self._block_tokens)
+        end = decisions.last_to_save(
+            plan.request.num_tokens, computed + scheduled, self._block_tokens
+        )
+        end = min(end, len(plan.block_ids))
+        if end <= plan.saved:
+            return
+        hashes = plan.hashes(end)
+        for index in range(plan.saved, end):
+            saves.hashes.append(hashes[index])
+            saves.parents.append(hashes[index - 1] if index else b"")
+            saves.depths.append(index)
+            saves.block_ids.append(plan.block_ids[index])
+        saves.by_layer = saves.by_layer or scheduled > 1
+        plan.saved = end

@@ -1,0 +1,211 @@
+"""The worker side: moves blocks between vLLM's KV cache and the store, in vLLM's order of calls.
+
+One thread, the model runner's. Nothing escapes: a failed load is reported as invalid blocks, a
+failed save is a block that nobody will find.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from infinistore.connectors._blocks import CacheMap
+from infinistore.connectors.vllm.counters import Counters, Warner
+from infinistore.connectors.vllm.identity import EngineShape
+from infinistore.connectors.vllm.layout import TensorLike, map_caches
+from infinistore.connectors.vllm.link import StoreLink
+from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads
+from infinistore.connectors.vllm.metadata import BlockLoad, StepPlan
+from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
+from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
+from infinistore.errors import RequestTimeoutError
+from infinistore.keys import block_key
+
+logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
+
+_IDLE_WAIT_S = 0.005  # an engine with nothing to compute waits for its loads instead of spinning
+_ASKING_WAIT_S = 0.0005
+
+
+class WorkerSide:
+    """One worker's half: `begin_step`, then vLLM's hooks, then `end_step`."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        shape: EngineShape,
+        link: StoreLink,
+        *,
+        rank: int = 0,
+        stage: int = 0,
+        saves: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._heads = shape.heads(rank)
+        self._stage, self._stages = stage, shape.stages
+        self._saves = saves and shape.is_writer(rank)
+        self._clock = clock
+        self._cache: CacheMap | None = None
+        self._loads: AsyncLoads | None = None
+        self._plan = StepPlan()
+        self._step_save: StepSave | None = None
+        self._step_load: LayerLoads | None = None
+        self._invalid: set[int] = set()
+        self._gate = SaveGate(clock)
+        self._warner = Warner(logger, clock)
+        self.counters = Counters()
+
+    def register(self, caches: Mapping[str, TensorLike], block_count: int) -> None:
+        """Learns where the KV cache lies. Raises `ConfigError` for memory it cannot address."""
+        self._cache = map_caches(caches, block_count)
+        self._loads = AsyncLoads(
+            self._cache, self._settings.load_timeout_s, self._clock, self._link.drop
+        )
+        logger.info(
+            "%d layers, %d blocks, %d bytes a value",
+            len(self._cache.layers),
+            block_count,
+            self._cache.value_bytes,
+        )
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether saves are on their way to the store and not paused."""
+        return self._gate.is_open and self._link.client is not None
+
+    def begin_step(self, plan: StepPlan) -> None:
+        """Takes the step's plan; before any hook of the step."""
+        self._plan = plan
+        self._step_save = self._begin_save(plan)
+
+    def _begin_save(self, plan: StepPlan) -> StepSave | None:
+        if not plan.saves or not self._saves or self._cache is None:
+            return None
+        client = self._link.client
+        if client is None or not self._gate.is_open:
+            self.counters.add("blocks_save_skipped", len(plan.saves))
+            return None
+        keys = [self._key(block) for block in plan.saves.hashes]
+        parents = [self._key(block) if block else b"" for block in plan.saves.parents]
+        return StepSave(client, self._cache, keys, plan.saves, parents)
+
+    def _key(self, block: bytes) -> bytes:
+        return block_key(block, self._heads, stage=self._stage, stages=self._stages)
+
+    # Loads.
+
+    def start_loads(self) -> None:
+        """Submits the step's loads; none is waited for."""
+        loads, self._plan.loads = self._plan.loads, []
+        if not loads or self._cache is None or self._loads is None:
+            return
+        if self._settings.load_mode == ASYNC:
+            for load in loads:
+                keys = [self._key(block) for block in load.hashes]
+                self._loads.start(self._link.client, load.request_id, keys, load.block_ids)
+        else:
+            self._step_load = self._start_layers(self._cache, loads)
+
+    def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
+        keys = [self._key(block) for load in loads for block in load.hashes]
+        block_ids = [block_id for load in loads for block_id in load.block_ids]
+        return LayerLoads(cache, self._link.client, keys, block_ids)
+
+    def wait_layer(self, name: str) -> None:
+        """Waits until one layer of this step's loads is in place, or has failed."""
+        if self._step_load is not None and self._cache is not None:
+            layer = self._cache.layers.get(name)
+            if layer is not None:
+                self._wait_layer(self._step_load, layer)
+
+    def _wait_layer(self, load: LayerLoads, layer: int) -> None:
+        try:
+            load.wait_layer(layer, self._settings.load_timeout_s)
+        except RequestTimeoutError:
+            # Compute goes on over these blocks: no late byte may reach them any more.
+            self._link.drop()
+            load.settle()
+        if load.failed_ids and self._step_save is not None:
+            self._step_save.poison()
+
+    def _end_layers(self) -> None:
+        load, self._step_load = self._step_load, None
+        if load is None or self._cache is None:
+            return
+        for layer in range(load.layer_count):
+            self._wait_layer(load, layer)
+        self._count_load(load.loaded, load.failed_ids, load.causes)
+
+    def _count_load(self, loaded: int, failed: Any, causes: Any) -> None:
+        value_bytes = self._cache.value_bytes if self._cache else 0
+        self.counters.add("blocks_loaded", loaded)
+        self.counters.add("bytes_loaded", loaded * value_bytes)
+        if failed:
+            self.counters.add("blocks_load_failed", len(failed))
+            self._invalid.update(failed)
+            names = ", ".join(sorted(code.name.lower() for code in causes))
+            self._warner.warn("%d blocks did not load (%s): recomputed", len(failed), names)
+
+    # Saves.
+
+    def save_layer(self, name: str) -> None:
+        """Submits one layer of the blocks that this step completes; returns at once."""
+        if self._step_save is not None and self._plan.saves.by_layer and self._cache is not None:
+            layer = self._cache.layers.get(name)
+            if layer is not None:
+                self._step_save.submit_layer(layer)
+
+    def end_saves(self) -> None:
+        """Waits for the step's loads by layer, then until its saves are sealed."""
+        self._end_layers()
+        save, self._step_save = self._step_save, None
+        if save is None:
+            return
+        save.submit_rest()
+        deadline_s = self._clock() + self._settings.save_timeout_s
+        try:
+            self._count_save(save.finish(deadline_s, self._clock))
+        except RequestTimeoutError:
+            # The engine may give these blocks to others now: end the copies that read them.
+            self._link.drop()
+            self._count_save(SaveReport(failed=len(self._plan.saves), is_link_lost=True))
+
+    def _count_save(self, report: SaveReport) -> None:
+        value_bytes = self._cache.value_bytes if self._cache else 0
+        self.counters.add("blocks_saved", report.saved)
+        self.counters.add("bytes_saved", report.saved * value_bytes)
+        self.counters.add("blocks_save_present", report.present)
+        self.counters.add("blocks_save_failed", report.failed)
+        if report.is_link_lost:
+            self._gate.failed()
+        else:
+            self._gate.succeeded()
+        if report.failed:
+            names = ", ".join(sorted(code.name.lower() for code in report.causes)) or "link lost"
+            self._warner.warn("%d blocks were not saved (%s)", report.failed, names)
+
+    # Ends.
+
+    def take_finished(self) -> set[str]:
+        """The requests whose loads between steps have ended, well or not."""
+        if self._loads is None:
+            return set()
+        if self._plan.is_idle and not self._loads.wait(_IDLE_WAIT_S) and self._plan.is_asking:
+            time.sleep(_ASKING_WAIT_S)
+        ended = self._loads.take_ended()
+        for load in ended:
+            self._count_load(load.loaded, load.failed_ids, load.causes)
+        return {load.request_id for load in ended}
+
+    def take_invalid(self) -> set[int]:
+        """The engine's blocks that did not load, since the last call."""
+        invalid, self._invalid = self._invalid, set()
+        return invalid
+
+    def close(self) -> None:
+        """Ends all copies and the link."""
+        self._link.close()

@@ -1,0 +1,159 @@
+"""Names of blocks: hashes chained over token ids, and the namespaces in which they mean anything.
+
+A key says which tokens a block holds and which part of the model's heads and layers; a namespace
+says whose bytes they are (weights, types, layout). Both are plain functions of plain values: equal
+in every process, with or without an engine.
+
+    hashes = block_hashes(token_ids, block_tokens=32, extras=lambda block: [salt("tenant a")])
+    key = block_key(hashes[0], HeadRange(0, 8, 8))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from infinistore.errors import UsageError
+
+SCHEMA = 1
+HASH_SCHEME = "sha256-1"  # changes with anything that `block_hash` does
+_ROOT = hashlib.sha256(b"infinistore block chain, scheme " + HASH_SCHEME.encode()).digest()
+
+Extras = Callable[[int], Sequence[bytes]]
+
+
+def _extra(kind: bytes, content: bytes) -> bytes:
+    # Both lengths are in it, so that no two different extras have equal bytes.
+    return struct.pack("<HI", len(kind), len(content)) + kind + content
+
+
+def salt(text: str) -> bytes:
+    """The extra of a request whose cache is kept apart by a salt; of its first block."""
+    return _extra(b"salt", text.encode())
+
+
+def adapter(digest: str) -> bytes:
+    """The extra of a request under a LoRA adapter; `digest` is of the adapter's files."""
+    return _extra(b"adapter", digest.encode())
+
+
+def media(identifier: str, offset: int) -> bytes:
+    """The extra of a block that holds part of an image or the like.
+
+    `offset` is the item's first token counted from the block's, negative if it began before.
+    """
+    return _extra(b"media", struct.pack("<q", offset) + identifier.encode())
+
+
+def block_hash(parent: bytes | None, token_ids: Sequence[int], extras: Sequence[bytes]) -> bytes:
+    """SHA-256 of a block's tokens and extras and of all blocks before it (`parent`: their hash)."""
+    try:
+        tokens = struct.pack(f"<I{len(token_ids)}I", len(token_ids), *token_ids)
+    except struct.error:
+        raise UsageError("a token id is not within 0 and 2**32 - 1: the block has no key") from None
+    digest = hashlib.sha256(_ROOT if parent is None else parent)
+    digest.update(tokens)
+    digest.update(b"".join(sorted(extras)))
+    return digest.digest()
+
+
+def block_hashes(
+    token_ids: Sequence[int], block_tokens: int, extras: Extras | None = None
+) -> list[bytes]:
+    """The chained hashes of the whole blocks of `token_ids`; `extras` gives those of a block."""
+    chain = BlockChain(block_tokens, extras)
+    chain.extend(token_ids, len(token_ids) // block_tokens)
+    return chain.hashes
+
+
+class BlockChain:
+    """The hashes of one growing token sequence; each block is hashed once."""
+
+    def __init__(self, block_tokens: int, extras: Extras | None = None) -> None:
+        if block_tokens < 1:
+            raise UsageError(f"a block of {block_tokens} tokens; it must hold at least one")
+        self.block_tokens = block_tokens
+        self.hashes: list[bytes] = []
+        self._extras = extras
+
+    def extend(self, token_ids: Sequence[int], blocks: int) -> None:
+        """Makes the chain at least `blocks` long; `token_ids` is the sequence from its start."""
+        for index in range(len(self.hashes), blocks):
+            start = index * self.block_tokens
+            tokens = token_ids[start : start + self.block_tokens]
+            if len(tokens) != self.block_tokens:
+                raise UsageError(f"block {index} has {len(tokens)} of {self.block_tokens} tokens")
+            parent = self.hashes[-1] if self.hashes else None
+            extras = self._extras(index) if self._extras else ()
+            self.hashes.append(block_hash(parent, tokens, extras))
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRange:
+    """KV heads [start, end) of a model's `total`; under MLA the one latent head."""
+
+    start: int
+    end: int
+    total: int
+
+
+def head_range(rank: int, ranks: int, heads: int) -> HeadRange:
+    """The heads that a tensor-parallel rank holds; ranks beyond the heads hold copies."""
+    if heads % ranks == 0:
+        each = heads // ranks
+        return HeadRange(rank * each, (rank + 1) * each, heads)
+    if ranks % heads == 0:
+        head = rank // (ranks // heads)
+        return HeadRange(head, head + 1, heads)
+    raise UsageError(
+        f"{heads} KV heads over {ranks} tensor-parallel ranks: one must be a multiple of the other"
+    )
+
+
+def head_ranges(ranks: int, heads: int) -> list[HeadRange]:
+    """The different head ranges over all ranks, in order: what one block needs to be complete."""
+    return list(dict.fromkeys(head_range(rank, ranks, heads) for rank in range(ranks)))
+
+
+def block_key(
+    block: bytes, heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1
+) -> bytes:
+    """The key of one value: a block's KV of a head range, a KV group and a pipeline stage."""
+    part = f"/h{heads.start}-{heads.end}.{heads.total}/g{group}/p{stage}.{stages}"
+    return block.hex().encode() + part.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """Everything, besides tokens and position, that the bytes of a block depend on.
+
+    Its text is what a client says in its hello; two engines share blocks if their texts are equal.
+    """
+
+    weights: str  # digest of config and weights, or an id that the user vouches for
+    dtype: str
+    cache_dtype: str
+    layout: str  # attention backend, instruction set and order in memory
+    block_tokens: int
+    layers: int
+    kv_heads: int
+    head_size: int
+    tenant: str = "default"
+
+    def __str__(self) -> str:
+        parts = (
+            self.tenant,
+            f"v{SCHEMA}",
+            f"weights-{self.weights}",
+            self.dtype,
+            f"cache-{self.cache_dtype}",
+            self.layout,
+            f"block{self.block_tokens}",
+            f"layers{self.layers}",
+            f"heads{self.kv_heads}x{self.head_size}",
+            HASH_SCHEME,
+        )
+        return "/".join(quote(part, safe="") for part in parts)

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "INFINISTORE_"
 CONFIG_FILE_VARIABLE = "INFINISTORE_CONFIG"
+TOKEN_BYTES_MAX = 512  # of a hello on the wire
 LOG_LEVELS = ("debug", "info", "warning", "error")
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 
@@ -222,7 +223,7 @@ class ServerConfig(_Config):
     lease_max_s: float = _setting(
         300.0, "The longest lease a client gets.", unit="s", low=1, high=86400
     )
-    sessions_max: int = _setting(1024, "Connections served at once.", low=1, high=65536)
+    sessions_max: int = _setting(1024, "Connections served at once.", low=1, high=16384)
     drain_timeout_s: float = _setting(
         1.0, "How long a stop waits for requests in flight.", unit="s", low=0, high=3600
     )
@@ -355,8 +356,13 @@ def _read_table(path: Path, config: type[_Config]) -> Mapping[str, object]:
 
 def read_token(config: ServerConfig) -> str:
     """The token itself, from the setting or from its file. Raises `ConfigError`."""
-    if not config.token_file:
-        return config.token
+    token = _read_token_file(config) if config.token_file else config.token
+    if len(token.encode()) > TOKEN_BYTES_MAX:
+        raise ConfigError(f"the token is longer than {TOKEN_BYTES_MAX} bytes; take a shorter one")
+    return token
+
+
+def _read_token_file(config: ServerConfig) -> str:
     path = Path(config.token_file)
     try:
         mode = path.stat().st_mode

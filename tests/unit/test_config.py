@@ -184,6 +184,8 @@ def test_a_token_comes_from_its_file(tmp_path: Path) -> None:
         read_token(ServerConfig(token_file=str(file)))
     with pytest.raises(ConfigError, match="cannot read token_file"):
         read_token(ServerConfig(token_file=str(tmp_path / "none")))
+    with pytest.raises(ConfigError, match="512 bytes"):
+        read_token(ServerConfig(token="\u00e9" * 257))
     with pytest.raises(ConfigError, match="keep one"):
         ServerConfig(token="a", token_file="b")
 

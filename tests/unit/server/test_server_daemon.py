@@ -7,6 +7,7 @@ import dataclasses
 import os
 import signal
 import socket
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,7 +18,7 @@ from fake_native import FakeNative
 from infinistore.config import ServerConfig
 from infinistore.errors import SetupError
 from infinistore.server.daemon import ready_line, serve
-from infinistore.server.native import ServerOptions, options_for
+from infinistore.server.native import ServerOptions, make_server, options_for
 from infinistore.server.startup import Plan
 from server_process import READY
 
@@ -108,6 +109,14 @@ def test_the_ready_line_brackets_ipv6(tmp_path: Path) -> None:
     wide = dataclasses.replace(plan, host="::1", unix_socket=None)
     assert "data=[::1]:1" in ready_line(wide, 1, 2)
     assert "unix=none" in ready_line(wide, 1, 2)
+
+
+def test_a_missing_native_part_is_an_error_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "infinistore._native", None)
+    with pytest.raises(SetupError, match="make build"):
+        make_server(options_for(make_plan(tmp_path), "1.2.3"))
 
 
 def test_options_hide_the_token(tmp_path: Path) -> None:

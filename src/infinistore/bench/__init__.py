@@ -1,0 +1,1 @@
+"""What `infinistore bench` measures: the store beside the limits of the machine it runs on."""

@@ -70,7 +70,7 @@ class Setting:
             return format_bytes(int(value))
         if self.unit == "s":
             return format_seconds(float(value))
-        return str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
     def parse(self, raw: object, source: str) -> Value:
         """`raw` (text, or a typed TOML or Python value) as this setting's type, range checked."""
@@ -117,10 +117,10 @@ class Setting:
         if (low is not None and not low <= value) or (high is not None and not value <= high):
             raise ConfigError(
                 f"{self.name} = {self.show(value)} (from {source}) is out of range; "
-                f"give {self._range()}"
+                f"give {self.range_text()}"
             )
 
-    def _range(self) -> str:
+    def range_text(self) -> str:
         shown = [None if b is None else self.show(self.kind(b)) for b in (self.low, self.high)]
         if shown[1] is None:
             return f"at least {shown[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import runpy
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,9 @@ def test_a_token_comes_from_its_file(tmp_path: Path) -> None:
 )
 def test_is_loopback(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
+
+
+def test_the_settings_page_says_what_the_declaration_says() -> None:
+    root = Path(__file__).parents[2]
+    page = runpy.run_path(str(root / "scripts/settings_page.py"))["page"]()
+    assert (root / "docs/settings.md").read_text() == page

@@ -47,8 +47,7 @@ unsigned Buddy::first_index(std::uint32_t slab, unsigned order) const noexcept {
     return count;
   }
   // The orders of less than 64 pages share the last word.
-  const std::uint64_t mine =
-      bits[start / 64] >> (start % 64) & ((std::uint64_t{1} << count) - 1);
+  const std::uint64_t mine = bits[start / 64] >> (start % 64) & ((std::uint64_t{1} << count) - 1);
   return mine == 0 ? count : static_cast<unsigned>(std::countr_zero(mine));
 }
 
@@ -167,8 +166,8 @@ bool Buddy::take(std::uint64_t count, std::vector<PageRun>& runs) {
 
 bool Buddy::is_free(std::uint64_t page) const noexcept {
   const Page at{.slab = static_cast<std::uint32_t>(page / kSlabPages),
-          .order = 0,
-          .index = static_cast<unsigned>(page % kSlabPages)};
+                .order = 0,
+                .index = static_cast<unsigned>(page % kSlabPages)};
   return test(at) || has_free_above(at);
 }
 

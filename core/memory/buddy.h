@@ -2,9 +2,9 @@
 // Buddy: which pages of 4 KiB are free, in buddies of up to 2 MiB.  Knows numbers, not memory.
 //
 // Not thread-safe.  A slab is 512 pages: a tree of 1,023 bits says which of its pages are free, and
-// at what size.  For each size the slabs that have such a page are linked, so that taking and giving
-// touch one slab and are independent of the pool's size.  208 bytes a slab: 0.01 % of the memory.
-// Method: Knowlton, "A fast storage allocator", CACM 8(10), 1965.
+// at what size.  For each size the slabs that have such a page are linked, so that taking and
+// giving touch one slab and are independent of the pool's size.  208 bytes a slab: 0.01 % of the
+// memory. Method: Knowlton, "A fast storage allocator", CACM 8(10), 1965.
 
 #include <array>
 #include <cstdint>
@@ -47,7 +47,7 @@ class Buddy {
     std::uint32_t prev = kNone, next = kNone;
   };
   struct Slab {
-    std::array<std::uint64_t, 16> bits{};      // order 0's 512 bits first, then order 1's 256, ...
+    std::array<std::uint64_t, 16> bits{};  // order 0's 512 bits first, then order 1's 256, ...
     std::array<Link, kOrderMax + 1> links{};
   };
   struct Page {
@@ -63,7 +63,7 @@ class Buddy {
   bool has_free_above(Page page) const noexcept;
   bool has_any(std::uint32_t slab, unsigned order) const noexcept;
   unsigned first_index(std::uint32_t slab, unsigned order) const noexcept;
-  void mark(const Page& page) noexcept;    // free at this order
+  void mark(const Page& page) noexcept;  // free at this order
   void unmark(const Page& page) noexcept;
   void give_page(Page page) noexcept;
   PageRun take_page(unsigned order, std::uint64_t count) noexcept;

@@ -22,7 +22,8 @@ using Extents = std::vector<Extent>;
 // Their count travels in two bytes.
 inline constexpr std::size_t kExtentsPerValueMax = 65'535;
 
-// The bytes that a value takes from the pool.  `bytes` is at most a pool's size, so this cannot wrap.
+// The bytes that a value takes from the pool.  `bytes` is at most a pool's size, so this cannot
+// wrap.
 constexpr std::uint64_t whole_pages(std::uint64_t bytes) noexcept {
   return (bytes + kPageBytesMin - 1) / kPageBytesMin * kPageBytesMin;
 }

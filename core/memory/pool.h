@@ -1,10 +1,12 @@
 #pragma once
-// Pool: all memory that a server offers, as regions cut into pages.  allocate(), free(), bytes_of().
+// Pool: all memory that a server offers, as regions cut into pages.  allocate(), free(),
+// bytes_of().
 //
 //   server start: create() -> populate_some() on a thread of its own until it returns false
 //   store:        allocate() -> extents -> bytes_of(extent) -> free()
 //
-// Only populated pages are given out: a touch of them cannot fail.  Thread-safe; its lock is a leaf.
+// Only populated pages are given out: a touch of them cannot fail.  Thread-safe; its lock is a
+// leaf.
 
 #include <cstdint>
 #include <memory>
@@ -24,9 +26,9 @@ struct PoolOptions {
 
   std::uint64_t bytes = 0;  // rounded down to whole pages of 4 KiB
   HugePages huge_pages = HugePages::kAuto;
-  std::uint64_t region_bytes = 0;    // 0: chosen; else rounded up to 2 MiB
-  bool populate_now = false;         // create() returns with everything populated: for tests
-  bool populate_on_touch = false;    // counts as populated and is not: tests of sizes beyond memory
+  std::uint64_t region_bytes = 0;  // 0: chosen; else rounded up to 2 MiB
+  bool populate_now = false;       // create() returns with everything populated: for tests
+  bool populate_on_touch = false;  // counts as populated and is not: tests of sizes beyond memory
 };
 
 class Pool {
@@ -36,19 +38,19 @@ class Pool {
   Pool& operator=(Pool&&) noexcept;
   ~Pool();
 
-  // Populates the next `bytes` (rounded up to 2 MiB) and offers them.  What cannot be populated is no
-  // longer capacity, and counts as failed.  Returns whether there is more to do.
+  // Populates the next `bytes` (rounded up to 2 MiB) and offers them.  What cannot be populated is
+  // no longer capacity, and counts as failed.  Returns whether there is more to do.
   bool populate_some(std::uint64_t bytes);
   bool is_populated() const;
 
-  // Whole pages, few extents where the free ones allow it; nullopt if less is free and populated, or
-  // if the free pages are so scattered that kExtentsPerValueMax would not do.
+  // Whole pages, few extents where the free ones allow it; nullopt if less is free and populated,
+  // or if the free pages are so scattered that kExtentsPerValueMax would not do.
   std::optional<Extents> allocate(std::uint64_t bytes);
   void free(const Extents& extents) noexcept;
 
   MutableBytes bytes_of(const Extent& extent) const noexcept;
 
-  std::uint64_t capacity_bytes() const;   // populated and to be populated
+  std::uint64_t capacity_bytes() const;  // populated and to be populated
   std::uint64_t populated_bytes() const;
   std::uint64_t failed_bytes() const;
   std::uint64_t free_bytes() const;       // of the capacity; allocated + free = capacity

@@ -15,8 +15,9 @@ enum class HugePages : std::uint8_t { kAuto, kOn, kOff };
 
 class Region {
  public:
-  // Maps a memfd of `bytes`, sealed against resizing, not inherited by a fork.  Nothing is populated.
-  // kOn needs a multiple of 2 MiB and reserved huge pages; kAuto takes them where that is so.
+  // Maps a memfd of `bytes`, sealed against resizing, not inherited by a fork.  Nothing is
+  // populated. kOn needs a multiple of 2 MiB and reserved huge pages; kAuto takes them where that
+  // is so.
   static Result<Region> create(std::uint64_t bytes, HugePages huge_pages);
 
   Region(Region&& other) noexcept;

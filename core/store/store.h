@@ -9,7 +9,7 @@
 // Invariant, whenever no lock is held: free + reserved + quarantined + sealed = capacity, where
 // sealed includes entries that were erased but are still pinned.
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,30 +29,22 @@ namespace infinistore {
 
 class Shard;
 class Store;
-
-using NamespaceId = std::uint32_t;
+struct ReservationState;
 
 enum class OnExists : std::uint8_t { kKeep = 0, kReplace = 1 };
-
-// A part of a value, in bytes from its start.
-struct Range {
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
-
-  bool operator==(const Range&) const = default;
-};
 
 // What a writer says of a value before its bytes.
 struct Intent {
   NamespaceId space = 0;
-  std::string_view key;
+  std::string_view key = {};
   std::uint64_t value_bytes = 0;
   OnExists on_exists = OnExists::kKeep;
-  std::string_view parent;  // empty: none
+  std::string_view parent = {};  // empty: none
   std::uint32_t depth = 0;
 };
 
-// Space that nobody sees.  Dropped unsealed it is given back.  Belongs to one thread.
+// Space that nobody sees.  Dropped unsealed it is given back.  Belongs to one thread, and must not
+// outlive its Store.
 class Reservation {
  public:
   Reservation(Reservation&&) noexcept;
@@ -64,16 +56,19 @@ class Reservation {
   const Extents& extents() const noexcept;
 
   // Asks to fill `range`.  kOk: go on; kExists: filled before, or claimed, with equal bounds;
-  // kInvalid: out of bounds, empty, or overlapping another range in part.
+  // kInvalid: out of bounds, empty, overlapping another range in part, or one too many
+  // (kRangesPerValueMax).
   Code claim(Range range) noexcept;
   void filled(Range range, std::uint64_t checksum) noexcept;  // a claimed range is complete
   void unclaim(Range range) noexcept;                         // a claimed range was not filled
   bool is_claimed() const noexcept;                           // some range is in flight
   bool is_complete() const noexcept;
   std::uint64_t filled_bytes() const noexcept;
-  std::vector<Range> filled_ranges() const;
+  std::vector<Range> filled_ranges() const;  // adjoining ones as one
 
-  // Publishes a complete value.  kExists: another writer was first, and this one is dropped.
+  // Publishes a complete value of which no range is claimed.  Else it is dropped: kExists, another
+  // writer was first; kSizeMismatch, it was, with another size; kAborted, the namespace was purged
+  // since.
   Code seal() && noexcept;
 
   // Gives up the value while someone may still write into its extents: they are reused only when
@@ -82,12 +77,13 @@ class Reservation {
 
  private:
   friend class Store;
-  struct State;
-  explicit Reservation(std::unique_ptr<State> state) noexcept;
-  std::unique_ptr<State> state_;
+  Reservation(Store& store, std::unique_ptr<ReservationState> state) noexcept;
+  void give_up() noexcept;
+  Store* store_;
+  std::unique_ptr<ReservationState> state_;  // null once sealed, quarantined or moved from
 };
 
-// Extents that nobody may use yet; given back when it dies.
+// Extents that nobody may use yet; given back when it dies.  Must not outlive its Store.
 class Quarantine {
  public:
   Quarantine(Quarantine&&) noexcept;
@@ -97,9 +93,10 @@ class Quarantine {
 
  private:
   friend class Reservation;
-  Quarantine(Store& store, Extents extents) noexcept;
+  Quarantine(Store& store, std::unique_ptr<ReservationState> state) noexcept;
+  void give_back() noexcept;
   Store* store_;
-  Extents extents_;
+  std::unique_ptr<ReservationState> state_;  // null once moved from
 };
 
 // One pin on a sealed entry: eviction, erase, purge and replace leave its bytes alone while it
@@ -110,25 +107,30 @@ class Lease {
   Lease& operator=(Lease&&) noexcept;
   ~Lease();
 
+  std::string_view key() const noexcept;
   std::uint64_t value_bytes() const noexcept;
   const Extents& extents() const noexcept;
 
   // The checksum of a range (docs/protocol.md section 6): the sum of its put ranges' where it is
-  // their union, else the put ranges around it are verified and it is summed afresh; kCorrupt if
-  // they do not match, kInvalid if out of bounds.
+  // their union and they add up, else the put ranges around it are verified and it is summed
+  // afresh; kCorrupt if they do not match, kInvalid if out of bounds.
   Result<std::uint64_t> range_checksum(Range range) const;
 
  private:
   friend class Store;
   Lease(Store& store, Entry& entry) noexcept;
+  void unpin() noexcept;
   Store* store_;
-  Entry* entry_;
+  Entry* entry_;  // null once moved from
 };
 
 struct StoreOptions {
   std::uint32_t shard_count = 16;
-  std::string eviction_policy = "lru";
-  std::uint64_t staged_bytes_max = 0;  // unsealed at most; beyond it kOverloaded
+  std::string eviction_policy = "lru";  // one of eviction_policy_names()
+  // Unsealed at most, beyond it kOverloaded; 0: kStagedPercentMax of the pool.  One value alone may
+  // always be written, however large.
+  std::uint64_t staged_bytes_max = 0;
+  std::uint64_t hash_seed = 0;  // random where keys come from strangers
 };
 
 // A value being written, as an operator sees it.
@@ -137,7 +139,8 @@ struct StagedView {
   std::string key;
   std::uint64_t value_bytes = 0;
   std::uint64_t filled_bytes = 0;
-  std::vector<Range> filled;
+  std::vector<Range> filled;  // adjoining ones as one
+  Nanos idle = 0;             // since its last claim or fill
 };
 
 struct StoreCounters {
@@ -150,6 +153,7 @@ struct StoreCounters {
 
 class Store {
  public:
+  // Stops the process if the policy has no name in the table: check the options first.
   // `on_write_end` is called after a key that was being written was sealed or given up, on the
   // thread that did it, with no lock held; it may be empty.
   using WriteEnd = std::function<void(NamespaceId, std::string_view key)>;
@@ -157,13 +161,15 @@ class Store {
   Store(Pool pool, StoreOptions options, const Clock& clock, WriteEnd on_write_end = {});
   ~Store();
 
-  // The number of a namespace; made at first use, never given to another name.
+  // The number of a namespace; made at first use, never given to another name.  0 is "", which
+  // counts as a namespace once it is interned.
   NamespaceId intern(std::string_view space);
   std::string space_name(NamespaceId space) const;
 
   // Evicts as needed.  kExists: sealed already with this size (and on_exists is kKeep);
   // kSizeMismatch: with another size; kTooLarge: more than the pool; kOverloaded: too much is
-  // unsealed; kOutOfMemory: everything is pinned or reserved; kInvalid: an empty key or value.
+  // unsealed; kOutOfMemory: everything is pinned or reserved; kInvalid: an empty key or value, or
+  // a name that is too long.
   // Several writers may hold a reservation of one key: the first seal wins.
   Result<Reservation> reserve(const Intent& intent);
 
@@ -171,7 +177,9 @@ class Store {
   std::optional<Lease> find(NamespaceId space, std::string_view key);
 
   // How many blocks of `group` keys each, from the first on, are wholly sealed; with `leases` not
-  // null their keys are pinned into it.  Counts as one lookup, and as a use of what it found.
+  // null their keys are pinned into it, in order.  At one moment all of them were there.  Counts as
+  // one lookup (a hit if there is a block), and as a use of what it found, the first key last: so a
+  // prefix outlives what follows it.
   std::size_t match_prefix(NamespaceId space, std::span<const std::string_view> keys,
                            std::size_t group, std::vector<Lease>* leases);
 
@@ -201,6 +209,15 @@ class Store {
   friend class Quarantine;
   friend class Lease;
   struct Impl;
+
+  KeyRef ref_of(NamespaceId space, std::string_view key) const noexcept;
+  std::size_t shard_index_of(std::uint64_t hash) const noexcept;
+  Shard& shard_of(std::uint64_t hash) const noexcept;
+  bool make_room(std::size_t home_index, std::uint64_t value_bytes);
+  std::uint64_t evict_from(std::size_t shard_index, std::uint64_t bytes);
+  void write_ended(NamespaceId space, std::string_view key) const;
+  Nanos now() const noexcept;
+
   std::unique_ptr<Impl> impl_;
 };
 

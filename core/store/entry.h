@@ -1,0 +1,75 @@
+#pragma once
+// Entry: what is known of one key and its value.  One allocation, the key behind the fields.
+//
+// An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`
+// and `is_detached` is immutable, and those belong to its shard's lock.
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/base/hash.h"
+#include "core/base/intrusive_list.h"
+#include "core/memory/extent.h"
+
+namespace infinistore {
+
+using NamespaceId = std::uint32_t;
+
+// A part of a value, in bytes from its start.
+struct Range {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+
+  bool operator==(const Range&) const = default;
+};
+
+// A key, where it lives, and its hash in one store.
+struct KeyRef {
+  NamespaceId space = 0;
+  std::string_view key;
+  std::uint64_t hash = 0;
+};
+
+inline std::uint64_t hash_in(NamespaceId space, std::string_view key, std::uint64_t seed) noexcept {
+  return hash_key(key, seed ^ (space * 0x9E3779B97F4A7C15ULL));
+}
+
+// A range as it was put, and its sum.  It ends where the next one begins.
+struct Part {
+  std::uint64_t offset = 0;
+  std::uint64_t checksum = 0;
+};
+
+struct Entry {
+  ListHook<Entry> hook;  // in its policy, or among its shard's detached
+  std::uint64_t hash = 0;
+  std::uint64_t value_bytes = 0;
+  std::uint64_t checksum = 0;     // of the whole value, if it was put in one range
+  std::uint64_t parent_hash = 0;  // of the key before it in its chain; 0: none
+  Extents extents;
+  std::unique_ptr<const std::vector<Part>> parts;  // null if it was put in one range
+  NamespaceId space = 0;
+  std::uint32_t pins = 0;
+  std::uint32_t depth = 0;  // in its chain
+  std::uint8_t key_bytes = 0;
+  bool is_detached = false;  // erased, but pinned: no key leads here
+
+  std::string_view key() const noexcept {
+    return {reinterpret_cast<const char*>(this + 1), key_bytes};
+  }
+  bool has(const KeyRef& ref) const noexcept {
+    return hash == ref.hash && space == ref.space && key() == ref.key;
+  }
+  std::uint64_t pool_bytes() const noexcept { return whole_pages(value_bytes); }
+};
+
+struct EntryEnd {
+  void operator()(Entry* entry) const noexcept;
+};
+using EntryPtr = std::unique_ptr<Entry, EntryEnd>;
+
+EntryPtr make_entry(const KeyRef& ref);
+
+}  // namespace infinistore

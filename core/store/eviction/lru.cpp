@@ -1,0 +1,23 @@
+// Least recently used first.
+#include "core/base/intrusive_list.h"
+#include "core/store/eviction/policies.h"
+
+namespace infinistore {
+namespace {
+
+class Lru final : public EvictionPolicy {
+ public:
+  void insert(Entry& entry, Arrival) noexcept override { by_age_.push_back(entry); }
+  void remove(Entry& entry) noexcept override { by_age_.remove(entry); }
+  Entry* victim() noexcept override { return by_age_.empty() ? nullptr : &by_age_.front(); }
+  std::size_t size() const noexcept override { return by_age_.size(); }
+
+ private:
+  IntrusiveList<Entry, &Entry::hook> by_age_;  // oldest first
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionPolicy> make_lru() { return std::make_unique<Lru>(); }
+
+}  // namespace infinistore

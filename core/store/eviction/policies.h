@@ -1,0 +1,19 @@
+#pragma once
+// The table of eviction policies: their names and makers.
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "core/store/eviction/policy.h"
+
+namespace infinistore {
+
+std::span<const std::string_view> eviction_policy_names() noexcept;
+
+// nullptr if no policy has that name.
+std::unique_ptr<EvictionPolicy> make_eviction_policy(std::string_view name);
+
+std::unique_ptr<EvictionPolicy> make_lru();
+
+}  // namespace infinistore

@@ -1,0 +1,70 @@
+#pragma once
+// Index: a set of entries found by key.  Borrows them; equal keys may stand in it more than once.
+//
+// Open addressing in groups of one cache line: seven entries and a word of their tags, so that a
+// lookup costs one miss here and one at the entry.  The word's last byte counts the entries that
+// passed the group because it was full: a lookup stops where it is 0, and erasing leaves no
+// tombstones.  Method: F14 (Bronson and Shi, Facebook, 2019).  10.7 to 21 bytes an entry.
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/store/entry.h"
+
+namespace infinistore {
+
+class Index {
+ public:
+  void insert(Entry& entry);
+  void erase(const Entry& entry) noexcept;  // by identity; it must be in
+  Entry* find(const KeyRef& ref) const noexcept;
+
+  std::size_t size() const noexcept { return size_; }
+  std::size_t bytes() const noexcept { return groups_.size() * sizeof(Group); }
+
+  template <class Body>
+  void for_each(Body body) const {
+    for (const Group& group : groups_) {
+      for (unsigned slot = 0; slot < kSlots; ++slot) {
+        if (tag_of(group, slot) != 0) body(*group.entries[slot]);
+      }
+    }
+  }
+
+ private:
+  static constexpr unsigned kSlots = 7;
+  static constexpr unsigned kOverflowMax = 255;  // once here it stays: too many passed to count
+
+  struct alignas(64) Group {
+    std::uint64_t tags = 0;  // a byte a slot, 0 if free; the last byte counts the overflow
+    std::array<Entry*, kSlots> entries{};
+  };
+  static_assert(sizeof(Group) == 64);
+
+  struct Probe {
+    std::size_t group;
+    std::size_t step;  // odd, so that every group of a power of two is reached
+  };
+
+  static std::uint64_t tag_of(std::uint64_t hash) noexcept { return 0x80 | (hash >> 25 & 0x7F); }
+  static std::uint64_t tag_of(const Group& group, unsigned slot) noexcept {
+    return group.tags >> (8 * slot) & 0xFF;
+  }
+  static std::uint64_t overflow_of(const Group& group) noexcept { return group.tags >> 56; }
+  Probe probe_of(std::uint64_t hash) const noexcept {
+    return {.group = hash & (groups_.size() - 1), .step = 2 * tag_of(hash) + 1};
+  }
+  void next(Probe& probe) const noexcept {
+    probe.group = (probe.group + probe.step) & (groups_.size() - 1);
+  }
+  void place(Entry& entry) noexcept;
+  void grow();
+
+  std::vector<Group> groups_;  // a power of two
+  std::size_t size_ = 0;
+};
+
+}  // namespace infinistore

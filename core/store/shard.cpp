@@ -1,0 +1,287 @@
+#include "core/store/shard.h"
+
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace infinistore {
+
+bool StagedBudget::take(std::uint64_t bytes) noexcept {
+  const std::uint64_t before = bytes_.fetch_add(bytes);
+  if (before == 0 || (before <= bytes_max_ && bytes <= bytes_max_ - before)) return true;
+  bytes_ -= bytes;
+  return false;
+}
+
+Shard::Shard(Pool& pool, StagedBudget& budget, std::unique_ptr<EvictionPolicy> policy) noexcept
+    : pool_(pool), budget_(budget), policy_(std::move(policy)) {}
+
+Shard::~Shard() {
+  const MutexLock lock(mutex_);
+  // A lease, reservation or quarantine that outlives its store would write into freed memory.
+  KV_CHECK(counters_.pins == 0 && detached_.empty() && states_.empty());
+  while (Entry* entry = policy_->victim()) {
+    policy_->remove(*entry);
+    sealed_.erase(*entry);
+    const EntryPtr end(entry);
+  }
+}
+
+Result<std::unique_ptr<ReservationState>> Shard::reserve(const KeyRef& ref, const Intent& intent,
+                                                         std::uint64_t parent_hash, Nanos now) {
+  const MutexLock lock(mutex_);
+  if (Entry* entry = sealed_.find(ref); entry != nullptr && intent.on_exists == OnExists::kKeep) {
+    if (entry->value_bytes != intent.value_bytes) return Code::kSizeMismatch;
+    ++counters_.exists;
+    if (entry->pins == 0) {  // writing what is there is a use of it
+      policy_->remove(*entry);
+      policy_->insert(*entry, Arrival::kHit);
+    }
+    return Code::kExists;
+  }
+  const std::uint64_t bytes = whole_pages(intent.value_bytes);
+  if (!budget_.take(bytes)) return Code::kOverloaded;
+  auto extents = pool_.allocate(intent.value_bytes);
+  if (!extents) {
+    budget_.give(bytes);
+    return Code::kOutOfMemory;
+  }
+  auto entry = make_entry(ref);
+  entry->value_bytes = intent.value_bytes;
+  entry->extents = std::move(*extents);
+  entry->parent_hash = parent_hash;
+  entry->depth = intent.depth;
+  auto state = std::make_unique<ReservationState>(std::move(entry), intent.on_exists, now);
+  begin_locked(*state);
+  return state;
+}
+
+void Shard::begin_locked(ReservationState& state) noexcept {
+  states_.push_back(state);
+  written_.insert(*state.entry);
+  ++counters_.staged_values;
+  counters_.reserved_bytes += state.entry->pool_bytes();
+}
+
+void Shard::end_locked(ReservationState& state) noexcept {
+  states_.remove(state);
+  written_.erase(*state.entry);
+  --counters_.staged_values;
+  counters_.reserved_bytes -= state.entry->pool_bytes();
+  budget_.give(state.entry->pool_bytes());
+}
+
+void Shard::count_refused() noexcept {
+  const MutexLock lock(mutex_);
+  ++counters_.refused;
+}
+
+Code Shard::claim(ReservationState& state, Range range, Nanos now) {
+  const MutexLock lock(mutex_);
+  state.touched_at = now;
+  return state.coverage.claim(range);
+}
+
+void Shard::filled(ReservationState& state, Range range, std::uint64_t checksum,
+                   Nanos now) noexcept {
+  const MutexLock lock(mutex_);
+  state.touched_at = now;
+  state.coverage.filled(range, checksum);
+}
+
+void Shard::unclaim(ReservationState& state, Range range) noexcept {
+  const MutexLock lock(mutex_);
+  state.coverage.unclaim(range);
+}
+
+Code Shard::seal(ReservationState& state) noexcept {
+  state.coverage.hand_over(*state.entry);  // before the lock: nobody else reads an unsealed entry's
+  EntryPtr replaced;                       // freed after the lock
+  const MutexLock lock(mutex_);
+  end_locked(state);
+  Entry* present = sealed_.find(
+      {.space = state.entry->space, .key = state.entry->key(), .hash = state.entry->hash});
+  Code outcome = Code::kOk;
+  if (state.is_fenced) {
+    outcome = Code::kAborted;
+    ++counters_.aborted;
+  } else if (present != nullptr && state.on_exists == OnExists::kKeep) {
+    const bool is_equal = present->value_bytes == state.entry->value_bytes;
+    outcome = is_equal ? Code::kExists : Code::kSizeMismatch;
+    ++counters_.exists;
+  }
+  if (outcome != Code::kOk) {
+    pool_.free(state.entry->extents);
+    return outcome;
+  }
+  if (present != nullptr) replaced = detach_locked(*present);
+  publish_locked(std::move(state.entry));
+  return outcome;
+}
+
+void Shard::publish_locked(EntryPtr entry) noexcept {
+  if (key_counts_.size() <= entry->space) key_counts_.resize(entry->space + std::size_t{1});
+  ++key_counts_[entry->space];
+  ++counters_.seals;
+  counters_.sealed_bytes += entry->pool_bytes();
+  Entry& sealed = *entry.release();
+  sealed_.insert(sealed);
+  policy_->insert(sealed, Arrival::kNew);
+}
+
+void Shard::give_up(ReservationState& state) noexcept {
+  const MutexLock lock(mutex_);
+  end_locked(state);
+  ++counters_.aborted;
+  pool_.free(state.entry->extents);
+}
+
+void Shard::begin_quarantine(ReservationState& state) noexcept {
+  const MutexLock lock(mutex_);
+  end_locked(state);
+  ++counters_.aborted;
+  state.is_quarantined = true;
+  states_.push_back(state);
+  counters_.quarantined_bytes += state.entry->pool_bytes();
+}
+
+void Shard::end_quarantine(ReservationState& state) noexcept {
+  const MutexLock lock(mutex_);
+  states_.remove(state);
+  counters_.quarantined_bytes -= state.entry->pool_bytes();
+  pool_.free(state.entry->extents);
+}
+
+Entry* Shard::pin(const KeyRef& ref, bool counted) noexcept {
+  const MutexLock lock(mutex_);
+  Entry* entry = sealed_.find(ref);
+  if (counted) ++(entry != nullptr ? counters_.hits : counters_.misses);
+  if (entry == nullptr) return nullptr;
+  if (entry->pins == 0) policy_->remove(*entry);
+  ++entry->pins;
+  ++counters_.pins;
+  return entry;
+}
+
+void Shard::unpin(Entry& entry) noexcept {
+  EntryPtr ended;  // freed after the lock
+  const MutexLock lock(mutex_);
+  KV_CHECK(entry.pins > 0);
+  --entry.pins;
+  --counters_.pins;
+  if (entry.pins > 0) return;
+  if (entry.is_detached) {
+    detached_.remove(entry);
+    ended = release_locked(entry);
+  } else {
+    policy_->insert(entry, Arrival::kHit);
+  }
+}
+
+void Shard::count_lookup(bool is_hit) noexcept {
+  const MutexLock lock(mutex_);
+  ++(is_hit ? counters_.hits : counters_.misses);
+}
+
+bool Shard::contains(const KeyRef& ref) const noexcept {
+  const MutexLock lock(mutex_);
+  return sealed_.find(ref) != nullptr;
+}
+
+bool Shard::is_written(const KeyRef& ref) const noexcept {
+  const MutexLock lock(mutex_);
+  return written_.find(ref) != nullptr;
+}
+
+EntryPtr Shard::detach_locked(Entry& entry) noexcept {
+  sealed_.erase(entry);
+  --key_counts_[entry.space];
+  if (entry.pins > 0) {
+    entry.is_detached = true;
+    detached_.push_back(entry);
+    return nullptr;
+  }
+  policy_->remove(entry);
+  return release_locked(entry);
+}
+
+EntryPtr Shard::release_locked(Entry& entry) noexcept {
+  counters_.sealed_bytes -= entry.pool_bytes();
+  pool_.free(entry.extents);
+  return EntryPtr(&entry);
+}
+
+bool Shard::erase(const KeyRef& ref) noexcept {
+  EntryPtr ended;
+  const MutexLock lock(mutex_);
+  Entry* entry = sealed_.find(ref);
+  if (entry == nullptr) return false;
+  ended = detach_locked(*entry);
+  ++counters_.erased;
+  return true;
+}
+
+void Shard::drop_corrupt(Entry& entry) noexcept {
+  const MutexLock lock(mutex_);
+  ++counters_.corrupt;
+  if (entry.is_detached) return;
+  KV_CHECK(detach_locked(entry) == nullptr);  // the caller's lease pins it
+}
+
+std::size_t Shard::purge(NamespaceId space) {
+  std::vector<EntryPtr> ended;
+  const MutexLock lock(mutex_);
+  std::vector<Entry*> doomed;
+  sealed_.for_each([&](Entry& entry) {
+    if (entry.space == space) doomed.push_back(&entry);
+  });
+  for (Entry* entry : doomed) {
+    if (EntryPtr end = detach_locked(*entry)) ended.push_back(std::move(end));
+  }
+  states_.for_each([&](ReservationState& state) {
+    if (state.entry->space == space) state.is_fenced = true;
+  });
+  counters_.erased += doomed.size();
+  return doomed.size();
+}
+
+std::uint64_t Shard::evict(std::uint64_t bytes) {
+  std::vector<EntryPtr> ended;
+  std::uint64_t freed_bytes = 0;
+  const MutexLock lock(mutex_);
+  while (freed_bytes < bytes) {
+    Entry* victim = policy_->victim();
+    if (victim == nullptr) break;
+    freed_bytes += victim->pool_bytes();
+    ++counters_.evictions;
+    ended.push_back(detach_locked(*victim));
+  }
+  counters_.evicted_bytes += freed_bytes;
+  return freed_bytes;
+}
+
+std::size_t Shard::key_count(NamespaceId space) const noexcept {
+  const MutexLock lock(mutex_);
+  return space < key_counts_.size() ? key_counts_[space] : 0;
+}
+
+void Shard::add_counters_locked(StoreCounters& sum) const noexcept {
+  sum.reserved_bytes += counters_.reserved_bytes;
+  sum.quarantined_bytes += counters_.quarantined_bytes;
+  sum.sealed_bytes += counters_.sealed_bytes;
+  sum.keys += sealed_.size();
+  sum.staged_values += counters_.staged_values;
+  sum.pins += counters_.pins;
+  sum.hits += counters_.hits;
+  sum.misses += counters_.misses;
+  sum.seals += counters_.seals;
+  sum.exists += counters_.exists;
+  sum.evictions += counters_.evictions;
+  sum.evicted_bytes += counters_.evicted_bytes;
+  sum.erased += counters_.erased;
+  sum.aborted += counters_.aborted;
+  sum.refused += counters_.refused;
+  sum.corrupt += counters_.corrupt;
+}
+
+}  // namespace infinistore

@@ -1,0 +1,109 @@
+#pragma once
+// Shard: one part of the key space: its index, policy, reservations and lock.
+//
+// Every call locks for itself and is one step for all others.  Under the lock it calls the pool and
+// its policy only.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/memory/pool.h"
+#include "core/store/eviction/policy.h"
+#include "core/store/index.h"
+#include "core/store/reservation_state.h"
+#include "core/store/store.h"
+
+namespace infinistore {
+
+// What may be unsealed, over all shards.
+class StagedBudget {
+ public:
+  explicit StagedBudget(std::uint64_t bytes_max) noexcept : bytes_max_(bytes_max) {}
+
+  // One value alone always fits: else a large one could never be written.
+  bool take(std::uint64_t bytes) noexcept;
+  void give(std::uint64_t bytes) noexcept { bytes_ -= bytes; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  const std::uint64_t bytes_max_;
+  std::atomic<std::uint64_t> bytes_{0};
+};
+
+class alignas(64) Shard {
+ public:
+  Shard(Pool& pool, StagedBudget& budget, std::unique_ptr<EvictionPolicy> policy) noexcept;
+  ~Shard();
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  // A reservation begins here and ends in seal(), give_up() or end_quarantine().
+  // kOutOfMemory: make room and ask again.
+  Result<std::unique_ptr<ReservationState>> reserve(const KeyRef& ref, const Intent& intent,
+                                                    std::uint64_t parent_hash, Nanos now);
+  void count_refused() noexcept;
+  Code claim(ReservationState& state, Range range, Nanos now);
+  void filled(ReservationState& state, Range range, std::uint64_t checksum, Nanos now) noexcept;
+  void unclaim(ReservationState& state, Range range) noexcept;
+  // kOk, kExists, kSizeMismatch (as another writer was first), kAborted (purged).
+  Code seal(ReservationState& state) noexcept;
+  void give_up(ReservationState& state) noexcept;
+  void begin_quarantine(ReservationState& state) noexcept;
+  void end_quarantine(ReservationState& state) noexcept;
+
+  // Each pin ends in unpin().  nullptr: a miss.  Only `counted` ones are hits and misses.
+  Entry* pin(const KeyRef& ref, bool counted) noexcept;
+  void unpin(Entry& entry) noexcept;
+  void count_lookup(bool is_hit) noexcept;
+  bool contains(const KeyRef& ref) const noexcept;
+  bool is_written(const KeyRef& ref) const noexcept;
+
+  bool erase(const KeyRef& ref) noexcept;
+  void drop_corrupt(Entry& entry) noexcept;
+  std::size_t purge(NamespaceId space);
+  std::uint64_t evict(std::uint64_t bytes);  // returns what it freed
+  std::size_t key_count(NamespaceId space) const noexcept;
+
+  // For those who look at all shards at one moment: lock them in the order of their indexes.
+  Mutex& mutex() const noexcept { return mutex_; }
+  std::size_t size_locked() const noexcept { return sealed_.size(); }
+  void add_counters_locked(StoreCounters& sum) const noexcept;
+  template <class Body>
+  void for_each_staged_locked(Body body) const {
+    states_.for_each([&body](const ReservationState& state) {
+      if (!state.is_quarantined) body(state);
+    });
+  }
+  // Adds all extents that this shard owns to `owned`; returns what is wrong, empty if nothing.
+  using IsOurs = std::function<bool(const Entry&)>;
+  std::string check_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const;
+
+ private:
+  void begin_locked(ReservationState& state) noexcept;
+  void end_locked(ReservationState& state) noexcept;
+  void publish_locked(EntryPtr entry) noexcept;
+  EntryPtr detach_locked(Entry& entry) noexcept;   // null if it is pinned: the last pin ends it
+  EntryPtr release_locked(Entry& entry) noexcept;  // gives its bytes back
+  std::string check_sealed_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const;
+  std::string check_states_locked(std::vector<const Extents*>& owned) const;
+
+  Pool& pool_;
+  StagedBudget& budget_;
+
+  mutable Mutex mutex_;
+  const std::unique_ptr<EvictionPolicy> policy_;  // its content: GUARDED_BY(mutex_)
+  Index sealed_ GUARDED_BY(mutex_);               // owns its entries
+  Index written_ GUARDED_BY(mutex_);              // entries of states_ that are not quarantined
+  IntrusiveList<Entry, &Entry::hook> detached_ GUARDED_BY(mutex_);  // owns its entries
+  IntrusiveList<ReservationState, &ReservationState::hook> states_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> key_counts_ GUARDED_BY(mutex_);  // by namespace
+  StoreCounters counters_ GUARDED_BY(mutex_);                 // this shard's share
+};
+
+}  // namespace infinistore

@@ -1,0 +1,219 @@
+#include "core/store/store.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/limits.h"
+#include "core/store/eviction/policies.h"
+#include "core/store/store_impl.h"
+
+namespace infinistore {
+namespace {
+
+// What a reserve() populates at once while the pool is still being populated: some 30 ms.
+constexpr std::uint64_t kPopulateStepBytes = std::uint64_t{64} << 20;
+
+// Others may take what was evicted for us; so often and no more do we evict again.
+constexpr int kRoomAttemptsMax = 64;
+
+std::uint64_t staged_bytes_max(const StoreOptions& options, const Pool& pool) {
+  if (options.staged_bytes_max != 0) return options.staged_bytes_max;
+  return pool.capacity_bytes() / 100 * kStagedPercentMax;
+}
+
+}  // namespace
+
+Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& clock_given,
+                  WriteEnd write_end)
+    : pool(std::move(pool_given)),
+      options(std::move(options_given)),
+      clock(clock_given),
+      on_write_end(std::move(write_end)),
+      budget(staged_bytes_max(options, pool)) {
+  KV_CHECK(options.shard_count > 0);
+  for (std::uint32_t index = 0; index < options.shard_count; ++index) {
+    auto policy = make_eviction_policy(options.eviction_policy);
+    KV_CHECK(policy != nullptr);
+    shards.push_back(std::make_unique<Shard>(pool, budget, std::move(policy)));
+  }
+}
+
+Store::Impl::World::World(const Impl& impl) : impl_(impl) {
+  for (const auto& shard : impl_.shards) shard->mutex().lock();
+}
+
+Store::Impl::World::~World() {
+  for (const auto& shard : impl_.shards) shard->mutex().unlock();
+}
+
+Store::Store(Pool pool, StoreOptions options, const Clock& clock, WriteEnd on_write_end)
+    : impl_(std::make_unique<Impl>(std::move(pool), std::move(options), clock,
+                                   std::move(on_write_end))) {}
+Store::~Store() = default;
+
+Pool& Store::pool() noexcept { return impl_->pool; }
+
+NamespaceId Store::intern(std::string_view space) {
+  const MutexLock lock(impl_->names_mutex);
+  const auto next = static_cast<NamespaceId>(space.empty() ? 0 : impl_->space_names.size());
+  const auto [at, is_new] = impl_->space_ids.try_emplace(std::string(space), next);
+  if (is_new && next != 0) impl_->space_names.emplace_back(space);
+  return at->second;
+}
+
+std::string Store::space_name(NamespaceId space) const {
+  const MutexLock lock(impl_->names_mutex);
+  return space < impl_->space_names.size() ? impl_->space_names[space] : std::string();
+}
+
+KeyRef Store::ref_of(NamespaceId space, std::string_view key) const noexcept {
+  return {.space = space, .key = key, .hash = hash_in(space, key, impl_->options.hash_seed)};
+}
+
+std::size_t Store::shard_index_of(std::uint64_t hash) const noexcept {
+  // The high bits: the index within the shard goes by the low ones.
+  return (hash >> 32) * impl_->shards.size() >> 32;
+}
+
+Shard& Store::shard_of(std::uint64_t hash) const noexcept {
+  return *impl_->shards[shard_index_of(hash)];
+}
+
+Result<Reservation> Store::reserve(const Intent& intent) {
+  if (intent.key.empty() || intent.key.size() > kKeyBytesMax || intent.value_bytes == 0 ||
+      intent.parent.size() > kKeyBytesMax) {
+    return Code::kInvalid;
+  }
+  const KeyRef ref = ref_of(intent.space, intent.key);
+  const std::uint64_t parent_hash =
+      intent.parent.empty() ? 0 : ref_of(intent.space, intent.parent).hash;
+  Shard& home = shard_of(ref.hash);
+  Code refusal = Code::kTooLarge;
+  if (intent.value_bytes <= impl_->pool.capacity_bytes()) {
+    for (int attempt = 0; attempt < kRoomAttemptsMax; ++attempt) {
+      auto state = home.reserve(ref, intent, parent_hash, impl_->clock.now());
+      if (state) return Reservation(*this, std::move(*state));
+      refusal = state.code();
+      if (refusal != Code::kOutOfMemory) break;
+      if (!make_room(shard_index_of(ref.hash), intent.value_bytes)) break;
+    }
+  }
+  if (refusal != Code::kExists) home.count_refused();
+  return refusal;
+}
+
+// Whether it is worth while to ask again.
+bool Store::make_room(std::size_t home_index, std::uint64_t value_bytes) {
+  Pool& pool = impl_->pool;
+  const std::uint64_t bytes = whole_pages(value_bytes);
+  const std::uint64_t available = pool.available_bytes();
+  if (available < bytes && !pool.is_populated()) {
+    // Evicting for want of pages that nobody has populated yet would be a loss.
+    const std::uint64_t missing = bytes - available;
+    if (pool.populate_some(std::min(missing, kPopulateStepBytes)) || pool.is_populated()) {
+      return true;
+    }
+  }
+  // If so much is free and yet was not enough, it is scattered over too many extents.
+  const std::uint64_t needed = available < bytes ? bytes - available : bytes;
+  return evict_from(home_index, needed) > 0 || pool.available_bytes() >= bytes;
+}
+
+// Its own victims first, then the others': so eviction spreads as keys do.  One lock at a time.
+std::uint64_t Store::evict_from(std::size_t shard_index, std::uint64_t bytes) {
+  std::uint64_t freed_bytes = 0;
+  const std::size_t shard_count = impl_->shards.size();
+  for (std::size_t step = 0; step < shard_count && freed_bytes < bytes; ++step) {
+    Shard& shard = *impl_->shards[(shard_index + step) % shard_count];
+    freed_bytes += shard.evict(bytes - freed_bytes);
+  }
+  return freed_bytes;
+}
+
+std::uint64_t Store::evict(std::uint64_t bytes) {
+  // An equal share of each first: else one shard's newest would go before another's oldest.
+  const std::size_t shard_count = impl_->shards.size();
+  const std::uint64_t share = bytes / shard_count;
+  std::uint64_t freed_bytes = 0;
+  for (const auto& shard : impl_->shards) {
+    if (freed_bytes < bytes) freed_bytes += shard->evict(std::min(share, bytes - freed_bytes));
+  }
+  if (freed_bytes < bytes) freed_bytes += evict_from(0, bytes - freed_bytes);
+  return freed_bytes;
+}
+
+std::optional<Lease> Store::find(NamespaceId space, std::string_view key) {
+  const KeyRef ref = ref_of(space, key);
+  Entry* entry = shard_of(ref.hash).pin(ref, true);
+  if (entry == nullptr) return std::nullopt;
+  return Lease(*this, *entry);
+}
+
+std::size_t Store::match_prefix(NamespaceId space, std::span<const std::string_view> keys,
+                                std::size_t group, std::vector<Lease>* leases) {
+  if (group == 0 || keys.empty()) return 0;
+  std::vector<Lease> found;
+  for (const std::string_view key : keys) {
+    const KeyRef ref = ref_of(space, key);
+    Entry* entry = shard_of(ref.hash).pin(ref, false);
+    if (entry == nullptr) break;
+    found.push_back(Lease(*this, *entry));
+  }
+  const std::size_t blocks = found.size() / group;
+  shard_of(ref_of(space, keys.front()).hash).count_lookup(blocks > 0);
+  while (found.size() > blocks * group) found.pop_back();
+  if (leases != nullptr) {
+    std::ranges::move(found, std::back_inserter(*leases));
+  } else {
+    while (!found.empty()) found.pop_back();  // from the end: the policy sees the prefix last
+  }
+  return blocks;
+}
+
+bool Store::exists(NamespaceId space, std::string_view key) const {
+  const KeyRef ref = ref_of(space, key);
+  return shard_of(ref.hash).contains(ref);
+}
+
+bool Store::is_written(NamespaceId space, std::string_view key) const {
+  const KeyRef ref = ref_of(space, key);
+  return shard_of(ref.hash).is_written(ref);
+}
+
+bool Store::erase(NamespaceId space, std::string_view key) {
+  const KeyRef ref = ref_of(space, key);
+  return shard_of(ref.hash).erase(ref);
+}
+
+void Store::drop_corrupt(const Lease& lease) {
+  shard_of(lease.entry_->hash).drop_corrupt(*lease.entry_);
+}
+
+std::size_t Store::purge(NamespaceId space) {
+  std::size_t purged = 0;
+  for (const auto& shard : impl_->shards) purged += shard->purge(space);
+  return purged;
+}
+
+std::size_t Store::key_count(std::optional<NamespaceId> space) const {
+  std::size_t count = 0;
+  for (const auto& shard : impl_->shards) {
+    if (space) {
+      count += shard->key_count(*space);
+    } else {
+      const MutexLock lock(shard->mutex());
+      count += shard->size_locked();
+    }
+  }
+  return count;
+}
+
+void Store::write_ended(NamespaceId space, std::string_view key) const {
+  if (impl_->on_write_end) impl_->on_write_end(space, key);
+}
+
+Nanos Store::now() const noexcept { return impl_->clock.now(); }
+
+}  // namespace infinistore

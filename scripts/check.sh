@@ -2,7 +2,7 @@
 # All that can be found out without running the product: format, lint, types, shape, sanitizers.
 . "$(dirname "$0")/stage.sh"
 
-PYTHON_DIRS=$(ls -d src tests scripts examples benchmarks 2>/dev/null | tr '\n' ' ')
+PYTHON_DIRS=$(ls -d src tests scripts demo examples benchmarks 2>/dev/null | tr '\n' ' ')
 export PYTHON_DIRS
 
 cxx_files() { git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp'; }

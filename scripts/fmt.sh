@@ -4,8 +4,8 @@
 
 # shellcheck disable=SC2046
 format() {
-  ruff format $(ls -d src tests scripts examples benchmarks 2>/dev/null)
-  ruff check --fix-only --quiet $(ls -d src tests scripts examples benchmarks 2>/dev/null)
+  ruff format $(ls -d src tests scripts demo examples benchmarks 2>/dev/null)
+  ruff check --fix-only --quiet $(ls -d src tests scripts demo examples benchmarks 2>/dev/null)
   git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp' |
     xargs clang-format -i
 }

@@ -81,7 +81,7 @@ BINDINGS = sorted([*ROOT.glob("bindings/*.h"), *ROOT.glob("bindings/*.cpp")])
 PYTHON = sorted(ROOT.glob("src/infinistore/**/*.py"))
 SUPPORT = sorted(
     path
-    for folder in ("tests", "scripts", "examples", "benchmarks")
+    for folder in ("tests", "scripts", "demo", "examples", "benchmarks")
     for pattern in ("**/*.py", "**/*.cpp", "**/*.sh")
     for path in ROOT.glob(f"{folder}/{pattern}")
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
+from infinistore.config import ClientConfig
 from infinistore.errors import CODE_TO_ERROR, Code
+from infinistore.server.native import ServerOptions
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
@@ -52,3 +55,17 @@ def test_opcodes_agree_in_cpp_and_protocol() -> None:
     opcodes = c_enum("core/wire/frame.h", "Opcode")
     assert len(opcodes) >= 20
     assert protocol_table("Opcodes") == opcodes
+
+
+def test_server_options_agree_in_cpp_and_python() -> None:
+    python = {field.name for field in fields(ServerOptions)}
+    assert c_fields("core/server/options.h", "ServerOptions") == python
+
+
+def test_client_settings_all_go_down() -> None:
+    """Times lose their unit on the way (Nanos has it), and what is no setting comes on top."""
+    python = {field.name.removesuffix("_s") for field in fields(ClientConfig)}
+    renamed = {"verify": "verifies"}
+    beside = {"host", "port", "space", "client_name"}
+    down = c_fields("core/client/options.h", "ClientOptions")
+    assert down == {renamed.get(name, name) for name in python} | beside

@@ -1,5 +1,7 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
-.PHONY: setup build test check fmt demo bench bench-vllm clean
+.PHONY: setup build test check fmt demo bench bench-check bench-vllm clean must-hold
+PROOFS := demo vllm layerwise peers kill faults bench manners clone
+.PHONY: $(PROOFS:%=proof-%)
 
 setup: ;      @scripts/setup.sh
 build: setup; @scripts/build.sh
@@ -8,5 +10,9 @@ check: build; @scripts/check.sh
 fmt: setup;   @scripts/fmt.sh
 demo: build;  @scripts/demo.sh
 bench: build; @scripts/bench.sh
+bench-check: build; @scripts/bench.sh --check
 bench-vllm: build; @scripts/bench_vllm.sh
+# What must hold, line by line with its figure; must-hold: all of them, in one table.
+$(PROOFS:%=proof-%): proof-%: build; @.venv/bin/python scripts/prove.py $*
+must-hold: build; @.venv/bin/python scripts/prove.py --all
 clean: ;      @scripts/clean.sh

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from figures import record_figure
 from server_process import ServerProcess
+
+__all__ = ["record_figure"]  # a fixture for every test, too
 
 if TYPE_CHECKING:
     from infinistore import Client

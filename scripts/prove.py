@@ -1,0 +1,251 @@
+"""What must hold, proven: runs the tests and commands behind each line and prints its figure.
+
+    scripts/prove.py manners          the lines of one proof
+    scripts/prove.py --all            every line in one table; exit status 1 if any is short
+    scripts/prove.py --all --reuse    takes what this commit's earlier runs left in build/proofs/
+
+A proof that fails, is skipped, or records no figure counts as short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOUND = ROOT / "build" / "proofs"
+WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One promise: what was measured, what was promised."""
+
+    name: str
+    figure: str
+    target: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A line of the list, or several; `find` gives their figures."""
+
+    name: str
+    promise: str
+    find: Callable[[], list[Line]]
+
+
+def run(command: list[str], **environment: str) -> int:
+    """Runs with its output shown (on stderr: stdout is for figures); the exit status."""
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL, stdout=2
+    ).returncode
+
+
+def by_tests(*selection: str) -> Callable[[], list[Line]]:
+    """The figures that these tests record (tests/figures.py)."""
+
+    def find() -> list[Line]:
+        with tempfile.TemporaryDirectory() as folder:
+            figures, report = Path(folder) / "figures", Path(folder) / "report.xml"
+            command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}", *selection]
+            status = run(command, INFINISTORE_FIGURES=str(figures))
+            text = figures.read_text() if figures.exists() else ""
+            lines = [Line(**json.loads(line)) for line in text.splitlines()]
+            lines += unproven(report, {line.name for line in lines if not line.ok})
+        if status and all(line.ok for line in lines):
+            lines.append(Line("pytest", f"exit status {status}", "0", ok=False))
+        return lines
+
+    return find
+
+
+def unproven(report: Path, recorded: set[str]) -> list[Line]:
+    """A line for each test that failed without a figure to show for it, or was skipped."""
+    if not report.exists():
+        return [Line("pytest", "wrote no report", "a report", ok=False)]
+    lines = []
+    for case in ElementTree.parse(report).iter("testcase"):
+        for outcome in case:
+            said = (outcome.get("message") or "").replace("\n", " ")[:200]
+            is_recorded = any(name in said for name in recorded)
+            if outcome.tag in ("failure", "error", "skipped") and not is_recorded:
+                name = f"{case.get('classname', '').split('.')[-1]}::{case.get('name')}"
+                lines.append(Line(name, f"{outcome.tag}: {said}", "passes", ok=False))
+    return lines
+
+
+def bench() -> list[Line]:
+    """Ratios of `infinistore bench` against the limits of this machine."""
+    found = ROOT / "build" / "bench.json"
+    found.unlink(missing_ok=True)
+    run(["scripts/bench.sh"])
+    if not found.exists():
+        return [Line("infinistore bench", "failed", "runs", ok=False)]
+    return [
+        Line(
+            f"{row['transport']} {row['verb']} {row['block_bytes'] // 1024} KiB",
+            f"{row['rate_gb_s']['median']:.2f} GB/s = {row['ratio']['median']:.2f} of "
+            f"{row['limit']} ({row['limit_gb_s']['median']:.2f} GB/s)",
+            f">= {row['target']:.2f}",
+            ok=row["verdict"] == "ok",
+        )
+        for row in json.loads(found.read_text())["rows"]
+        if row["target"] is not None
+    ]
+
+
+def demo() -> list[Line]:
+    """Equality of the main job's output, from the demo's own record."""
+    found = ROOT / "build" / "demo.json"
+    found.unlink(missing_ok=True)
+    status = run(["scripts/demo.sh"])
+    if not found.exists():
+        return [Line("make demo", f"exit status {status}, no build/demo.json", "runs", ok=False)]
+    record = json.loads(found.read_text())
+    prompts, same = record["prompts"], record["identical"]
+    return [
+        Line("make demo ends well", f"exit status {status}", "0", ok=status == 0),
+        Line(
+            "demo: identical outputs", f"{same} of {prompts}", "all of at least 24",
+            ok=same == prompts >= 24,
+        ),
+        Line(
+            "demo: transports", ", ".join(record["transports"]), "shm, tcp",
+            ok={"shm", "tcp"} <= set(record["transports"]),
+        ),
+        Line(
+            "demo: tokens from the store", str(record["external_hit_tokens"]), "> 0",
+            ok=record["external_hit_tokens"] > 0,
+        ),
+    ]  # fmt: skip
+
+
+def peers() -> list[Line]:
+    """Beside vLLM's MooncakeStoreConnector, from the record of that benchmark."""
+    found = ROOT / "build" / "bench_vllm.json"
+    found.unlink(missing_ok=True)
+    status = run(["scripts/bench_vllm.sh"])
+    if not found.exists():
+        return [Line("make bench-vllm", f"exit status {status}, no record", "runs", ok=False)]
+    record = json.loads(found.read_text())
+    lines = [Line(row["name"], row["figure"], row["target"], row["ok"]) for row in record["lines"]]
+    return lines or [Line("make bench-vllm", "no figure", "a figure", ok=False)]
+
+
+def clone() -> list[Line]:
+    """A fresh clone passes what continuous integration runs, in its time."""
+    with tempfile.TemporaryDirectory(prefix="infinistore-clone-") as folder:
+        run(["git", "clone", "-q", str(ROOT), folder])
+        start = time.monotonic()
+        status = subprocess.run(
+            ["./.ci/run"], cwd=folder, stdin=subprocess.DEVNULL, stdout=2
+        ).returncode
+        minutes = (time.monotonic() - start) / 60
+    return [
+        Line(
+            "a fresh clone's .ci/run",
+            f"exit status {status} after {minutes:.1f} min",
+            "0 within 30 min",
+            ok=status == 0 and minutes < 30,
+        )
+    ]
+
+
+PROOFS = (
+    Proof("demo", "prefill and decode apart give the tokens of a plain vLLM", demo),
+    Proof(
+        "vllm",
+        "equality with hit counts, twins that must fail, restarts, preemption",
+        by_tests("tests/e2e/test_vllm.py"),
+    ),
+    Proof(
+        "layerwise",
+        "layer k is filled in the server while layer k+1 waits",
+        by_tests("tests/e2e/test_vllm_layerwise.py"),
+    ),
+    Proof("peers", "not behind MooncakeStoreConnector", peers),
+    Proof(
+        "kill",
+        "a killed writer's reservations are gone within a second",
+        by_tests("tests/faults/test_killed_writer.py", "tests/faults/test_vllm_killed.py"),
+    ),
+    Proof(
+        "faults",
+        "every mistake gets a clear error, and the server lives on",
+        by_tests("tests/faults/test_clear_errors.py"),
+    ),
+    Proof("bench", "0.6 of the machine's limits from 64 KiB on", bench),
+    Proof(
+        "manners",
+        "idle costs nothing, starts are quick, clients are small, imports are silent",
+        by_tests("tests/e2e/test_manners.py"),
+    ),
+    Proof("clone", "a fresh clone passes, in its time", clone),
+)
+
+
+def commit() -> str:
+    """The commit, marked if the tree differs from it."""
+    shown = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    )
+    return shown.stdout.strip() or "unknown"
+
+
+def prove(proof: Proof, reuse: bool) -> list[Line]:
+    """The lines of one proof; remembered with the commit that they are about."""
+    record = FOUND / f"{proof.name}.json"
+    if reuse and record.exists():
+        kept = json.loads(record.read_text())
+        if kept["commit"] == commit() and "dirty" not in kept["commit"]:
+            return [Line(**line) for line in kept["lines"]]
+    print(f"==> {proof.name}: {proof.promise}", file=sys.stderr, flush=True)
+    lines = proof.find() or [Line(proof.name, "no figure", "a figure", ok=False)]
+    FOUND.mkdir(parents=True, exist_ok=True)
+    document = {"commit": commit(), "lines": [asdict(line) for line in lines]}
+    record.write_text(json.dumps(document, indent=1) + "\n")
+    return lines
+
+
+def print_table(found: list[tuple[Proof, list[Line]]]) -> None:
+    for proof, lines in found:
+        print(f"\n{proof.name}: {proof.promise}")
+        for line in lines:
+            figure = line.figure if len(line.figure) <= WIDTH else line.figure[: WIDTH - 3] + "..."
+            verdict = "ok   " if line.ok else "SHORT"
+            print(f"  {verdict}  {line.name}: {figure}  (target: {line.target})")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    names = [proof.name for proof in PROOFS]
+    parser.add_argument("names", nargs="*", metavar="PROOF", help=f"of {', '.join(names)}")
+    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--reuse", action="store_true", help="where this commit was proven before")
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(names):
+        parser.error(f"no proof is named {', '.join(sorted(unknown))}")
+    chosen = [proof for proof in PROOFS if given.all or proof.name in given.names]
+    if not chosen:
+        parser.error(f"name a proof ({', '.join(names)}), or give --all")
+    found = [(proof, prove(proof, given.reuse)) for proof in chosen]
+    print_table(found)
+    lines = [line for _, of_proof in found for line in of_proof]
+    short = sum(not line.ok for line in lines)
+    print(f"\n{len(lines)} lines, {short} short")
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""`infinistore bench`, small: that it runs, verifies, and reports; not how fast."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from server_process import ServerProcess
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "infinistore", "bench", "--working-set=4MiB", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=55,
+    )
+
+
+def test_a_small_run_reports_every_transport_verb_and_size(tmp_path: Path) -> None:
+    done = bench(
+        "--rounds=2",
+        "--block=4KiB",
+        "--block=64KiB",
+        f"--json={tmp_path / 'found.json'}",
+        f"--markdown={tmp_path / 'found.md'}",
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(r["transport"], r["verb"], r["block_bytes"]) for r in found["rows"]] == [
+        (transport, verb, size)
+        for transport in ("shm", "tcp")
+        for verb in ("write", "read")
+        for size in (4096, 65536)
+    ]
+    for row in found["rows"]:
+        assert row["rate_gb_s"]["low"] > 0
+        assert row["limit_gb_s"]["low"] > 0
+        assert row["ratio"]["median"] > 0
+        assert row["cpu_server_s_gb"] is not None
+        assert (row["target"] is None) == (row["block_bytes"] < 65536)
+    # 5 contenders, 3 rounds with the warm-up, 1,024 and 64 blocks
+    assert found["settings"]["blocks verified"] == str(5 * 3 * (1024 + 64))
+    assert "non-temporal copy" in (tmp_path / "found.md").read_text() + done.stdout
+    assert "plain sockets" in done.stdout
+
+
+def test_a_run_against_a_given_server_leaves_no_key_in_it(server: ServerProcess) -> None:
+    done = bench("--rounds=1", "--block=64KiB", "--transport=tcp", f"--url={server.url}")
+    assert done.returncode == 0, done.stderr
+    assert "shm" not in done.stdout
+    assert server.stats()["keys"] == 0
+
+
+def test_check_says_each_target_and_fails_if_one_is_short() -> None:
+    done = bench("--rounds=1", "--block=64KiB", "--check")
+    lines = [line for line in done.stdout.splitlines() if "target 0.60" in line]
+    assert len(lines) == 4
+    assert done.returncode == (1 if any(line.endswith("short") for line in lines) else 0)
+
+
+def test_an_unknown_server_is_a_clear_error() -> None:
+    done = bench("--url=infinistore://127.0.0.1:1")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -5,6 +5,7 @@
 
 namespace infinistore {
 
+void init_bench(nanobind::module_& module);
 void init_client(nanobind::module_& module);
 void init_server(nanobind::module_& module);
 void init_store(nanobind::module_& module);

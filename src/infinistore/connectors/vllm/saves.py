@@ -59,6 +59,7 @@ class SaveReport:
     saved: int = 0
     present: int = 0
     failed: int = 0
+    is_withdrawn: bool = False  # because a load that these blocks build on failed
     is_link_lost: bool = False
     causes: frozenset[Code] = frozenset()
 
@@ -197,7 +198,10 @@ class StepSave:
                 unfinished.append(key)
         causes = frozenset(fate.cause for fate in fates if fate.cause is not None)
         is_lost = self._is_link_lost or not causes <= _REFUSALS
-        return SaveReport(saved, present, len(unfinished), is_lost, causes), unfinished
+        report = SaveReport(
+            saved, present, len(unfinished), self._is_poisoned, is_lost, causes
+        )
+        return report, unfinished
 
     def _withdraw(self, keys: list[bytes]) -> None:
         with contextlib.suppress(InfiniStoreError):  # a lost link withdraws by itself

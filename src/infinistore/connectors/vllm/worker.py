@@ -184,7 +184,7 @@ class WorkerSide:
             self._gate.failed()
         else:
             self._gate.succeeded()
-        if report.failed:
+        if report.failed and not report.is_withdrawn:
             names = ", ".join(sorted(code.name.lower() for code in report.causes)) or "link lost"
             self._warner.warn("%d blocks were not saved (%s)", report.failed, names)
 

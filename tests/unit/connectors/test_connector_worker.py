@@ -1,0 +1,350 @@
+"""The worker side over a fake store: right bytes or reported blocks, and nothing half saved."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
+from fake_store import FakeBatch, FakeStore
+
+from infinistore.connectors.vllm.saves import SaveGate
+from infinistore.errors import Code
+from infinistore.keys import HeadRange, block_key
+
+PROMPT = list(range(10, 31))
+BLOCKS = [7, 3, 9, 12, 40, 41]
+OTHERS = [20, 21, 22, 23, 24, 25]
+NAMES = [f"model.layers.{n}.attn" for n in range(LAYERS)]
+
+
+def batches(engine: Engine) -> list[FakeBatch]:
+    client = engine.worker._link.client
+    return [batch for batch, _ in client.batches]  # type: ignore[union-attr]
+
+
+def load(engine: Engine, request: Request, block_ids: list[int]) -> None:
+    """A request whose blocks are in the store, up to the step that loads them."""
+    tokens, _ = engine.match(request)
+    assert tokens
+    engine.scheduler.after_allocation(request, block_ids, tokens)
+
+
+def test_a_layer_is_on_its_way_before_the_next_one_computes(
+    engine: Engine, store: FakeStore
+) -> None:
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    for layer in range(LAYERS):
+        engine.compute(request, BLOCKS, layer, 21)
+        engine.worker.save_layer(NAMES[layer])
+        if layer < LAYERS - 1:
+            assert len(store.staged) == 5
+            for staged in store.staged.values():
+                assert staged.filled == {(n * RUN_BYTES, RUN_BYTES) for n in range(layer + 1)}
+    engine.end()
+    assert len(store.sealed) == 5
+    assert [entry for entry in store.log if entry[0] == "write"] == [
+        ("write", 5, layer * RUN_BYTES) for layer in range(LAYERS)
+    ]
+
+
+def test_only_wait_for_save_waits(engine: Engine, store: FakeStore) -> None:
+    store.hold_writes = True
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    engine.forward(request, BLOCKS)
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (engine.worker.end_saves(), done.set()))
+    thread.start()
+    assert not done.wait(0.05)
+    for batch in batches(engine):
+        batch.run()
+    thread.join(5)
+    assert done.is_set()
+    assert engine.worker.counters.totals["blocks_saved"] == 5
+
+
+def test_layers_whose_hooks_are_not_called_are_saved_at_the_end(
+    engine: Engine, store: FakeStore
+) -> None:
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    for layer in range(LAYERS):
+        engine.compute(request, BLOCKS, layer, 21)
+    engine.worker.save_layer(NAMES[1])
+    engine.worker.save_layer(NAMES[1])
+    engine.worker.save_layer("model.vision.attn")
+    engine.end()
+    engine.wipe()
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    engine.end()
+    assert engine.holds(request, OTHERS, 5)
+
+
+def test_a_decode_step_saves_whole_values_in_one_piece(engine: Engine, store: FakeStore) -> None:
+    request = Request("r", PROMPT[:4])
+    engine.begin(engine.admitted(request, BLOCKS, 3, 1))
+    engine.forward(request, BLOCKS)
+    engine.end()
+    assert store.log[-1] == ("write", 1, 0)
+    assert len(store.sealed) == 1
+    assert engine.worker.counters.totals["bytes_saved"] == LAYERS * RUN_BYTES
+
+
+def test_blocks_that_are_there_are_sent_with_no_further_layer(
+    engine: Engine, store: FakeStore
+) -> None:
+    engine.prefill(Request("r", PROMPT[:13]), BLOCKS)
+    store.log.clear()
+    engine.prefill(Request("s", PROMPT), OTHERS)
+    assert [count for _, count, _ in store.log] == [5, 2, 2]
+    assert engine.worker.counters.totals["blocks_save_present"] == 3
+    store.log.clear()
+    engine.prefill(Request("t", PROMPT), OTHERS)
+    assert [count for _, count, _ in store.log] == [5]
+
+
+@pytest.mark.parametrize("mode", ["async", "layerwise"])
+def test_a_load_brings_the_bytes_that_were_saved(store: FakeStore, mode: str) -> None:
+    engine = Engine(store, load_mode=mode)
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    engine.wipe()
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(engine.admitted(request, OTHERS, 20, 1))
+    engine.worker.start_loads()
+    for name in NAMES:
+        engine.worker.wait_layer(name)
+    engine.end()
+    assert engine.holds(request, OTHERS, 5)
+    assert engine.worker.counters.totals["blocks_loaded"] == 5
+    for _ in range(2):
+        engine.begin(StepOutput())
+        engine.end()
+    assert not store.leases
+    engine.close()
+
+
+def test_an_asynchronous_load_is_reported_once_and_only_when_it_has_ended(
+    engine: Engine, store: FakeStore
+) -> None:
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    store.hold_reads = True
+    load(engine, Request("s", PROMPT), OTHERS)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    assert engine.end() == (set(), set())
+    engine.begin(StepOutput())
+    assert engine.end() == (set(), set())
+    batches(engine)[-1].run()
+    engine.begin(StepOutput())
+    assert engine.end() == ({"s"}, set())
+    engine.begin(StepOutput())
+    assert engine.end() == (set(), set())
+
+
+@pytest.mark.parametrize("code", [Code.MISSING, Code.CORRUPT, Code.TIMEOUT])
+def test_a_block_that_does_not_come_is_reported_with_its_request(
+    engine: Engine, store: FakeStore, code: Code
+) -> None:
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    key = next(key for (_, key), (_, depth) in store.chains.items() if depth == 3)
+    store.read_codes[key] = code
+    load(engine, Request("s", PROMPT), OTHERS)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    assert engine.end() == ({"s"}, {OTHERS[3]})
+    assert engine.worker.counters.totals["blocks_load_failed"] == 1
+
+
+def test_a_store_that_dies_between_lookup_and_load_is_a_failed_load(
+    engine: Engine, store: FakeStore
+) -> None:
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    load(engine, Request("s", PROMPT), OTHERS)
+    store.is_dead = True
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    assert engine.end() == ({"s"}, set(OTHERS[:5]))
+
+
+def test_a_load_that_hangs_is_fenced_before_its_blocks_are_given_up(
+    engine: Engine, store: FakeStore
+) -> None:
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    store.hold_reads = True
+    load(engine, Request("s", PROMPT), OTHERS)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    client = engine.worker._link.client
+    engine.end()
+    engine.clock.now_s += 31
+    assert engine.end() == ({"s"}, set(OTHERS[:5]))
+    assert client.is_closed  # type: ignore[union-attr]
+    engine.wait_connected()
+
+
+def layer_keys(store: FakeStore, depth: int) -> bytes:
+    return next(key for (_, key), (_, at) in store.chains.items() if at == depth)
+
+
+def test_a_failed_layer_is_reported_and_what_builds_on_it_is_not_saved(store: FakeStore) -> None:
+    engine = Engine(store, load_mode="layerwise")
+    engine.prefill(Request("r", PROMPT[:17]), BLOCKS)
+    store.read_codes[layer_keys(store, 2)] = Code.MISSING
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(engine.admitted(request, OTHERS, 16, 5))
+    engine.worker.start_loads()
+    engine.forward(request, OTHERS)
+    assert engine.end() == (set(), {OTHERS[2]})
+    # Block 4 was computed from bytes that never came: its name must not be given to it.
+    assert len(store.sealed) == 4
+    assert not store.staged
+    assert engine.worker.is_saving
+    engine.close()
+
+
+def test_a_last_layer_that_fails_keeps_the_value_from_being_sealed(store: FakeStore) -> None:
+    engine = Engine(store, load_mode="layerwise")
+    engine.prefill(Request("r", PROMPT[:17]), BLOCKS)
+    store.hold_reads = True
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(engine.admitted(request, OTHERS, 16, 5))
+    engine.worker.start_loads()
+    reads = batches(engine)[-LAYERS:]
+    for layer, name in enumerate(NAMES):
+        if layer == LAYERS - 1:
+            store.read_codes[layer_keys(store, 0)] = Code.CORRUPT
+        reads[layer].run()
+        engine.worker.wait_layer(name)
+        engine.worker.save_layer(name)
+    assert engine.end() == (set(), {OTHERS[0]})
+    assert len(store.sealed) == 4
+    assert not store.staged
+    engine.close()
+
+
+def test_a_layer_waits_for_its_own_batch_only(store: FakeStore) -> None:
+    engine = Engine(store, load_mode="layerwise")
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    store.hold_reads = True
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(engine.admitted(request, OTHERS, 20, 1))
+    engine.worker.start_loads()
+    reads = batches(engine)[-LAYERS:]
+    reads[0].run()
+    engine.worker.wait_layer(NAMES[0])  # returns though the others are held
+    assert not reads[1].done
+    for batch in reads:
+        batch.run()
+    engine.end()
+    engine.close()
+
+
+def test_a_step_with_layers_that_hang_goes_on_once_they_cannot_arrive(store: FakeStore) -> None:
+    engine = Engine(store, load_mode="layerwise", load_timeout_s=0.05)
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    store.hold_reads = True
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    client = engine.worker._link.client
+    engine.begin(engine.admitted(request, OTHERS, 20, 1))
+    engine.worker.start_loads()
+    engine.worker.wait_layer(NAMES[0])
+    assert client.is_closed  # type: ignore[union-attr]
+    assert engine.end()[1] == set(OTHERS[:5])
+    engine.close()
+
+
+def test_a_save_that_hangs_is_fenced_before_the_step_returns(store: FakeStore) -> None:
+    engine = Engine(store, save_timeout_s=0.05)
+    store.hold_writes = True
+    client = engine.worker._link.client
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    assert client.is_closed  # type: ignore[union-attr]
+    assert not store.staged
+    assert not store.sealed
+    assert engine.worker.counters.totals["blocks_save_failed"] == 5
+    engine.close()
+
+
+def test_after_two_lost_steps_saves_pause_and_then_are_tried_again(
+    engine: Engine, store: FakeStore
+) -> None:
+    store.write_code = Code.TIMEOUT
+    for name in ("a", "b", "c"):
+        engine.prefill(Request(name, PROMPT), BLOCKS)
+    totals = engine.worker.counters.totals
+    assert (totals["blocks_save_failed"], totals["blocks_save_skipped"]) == (10, 5)
+    store.write_code = None
+    engine.clock.now_s += 6
+    engine.prefill(Request("d", PROMPT), BLOCKS)
+    assert totals["blocks_saved"] == 5
+
+
+def test_a_full_store_is_no_reason_to_pause(engine: Engine, store: FakeStore) -> None:
+    store.write_code = Code.OUT_OF_MEMORY
+    for name in ("a", "b", "c"):
+        engine.prefill(Request(name, PROMPT), BLOCKS)
+    assert engine.worker.counters.totals["blocks_save_failed"] == 15
+    assert engine.worker.is_saving
+
+
+def test_the_gate_opens_for_one_try_and_closes_for_longer() -> None:
+    now = [0.0]
+    gate = SaveGate(lambda: now[0])
+    gate.failed()
+    assert gate.is_open
+    gate.failed()
+    assert not gate.is_open
+    now[0] = 5.1
+    assert gate.is_open
+    gate.failed()
+    now[0] = 10.2
+    assert not gate.is_open
+    now[0] = 15.2
+    assert gate.is_open
+    gate.succeeded()
+    gate.failed()
+    assert gate.is_open
+
+
+def test_each_rank_saves_and_loads_its_own_heads(store: FakeStore) -> None:
+    engine = Engine(store, ranks=2, kv_heads=4)
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    assert len(store.sealed) == 10
+    engine.wipe()
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(StepOutput())
+    for worker in engine.workers:
+        worker.start_loads()
+    assert engine.end() == ({"s"}, set())
+    assert engine.holds(request, OTHERS, 5)
+    engine.close()
+
+
+def test_a_block_that_one_rank_lacks_is_no_hit(store: FakeStore) -> None:
+    engine = Engine(store, ranks=2, kv_heads=4)
+    request = Request("r", PROMPT)
+    engine.prefill(request, BLOCKS)
+    third = engine.scheduler._plans["r"].chain.hashes[2]
+    del store.sealed["w", block_key(third, HeadRange(2, 4, 4))]
+    assert engine.match(Request("s", PROMPT)) == (8, True)
+    engine.close()
+
+
+def test_ranks_with_the_same_heads_save_once_and_all_load(store: FakeStore) -> None:
+    engine = Engine(store, ranks=4, kv_heads=2)
+    assert [worker._saves for worker in engine.workers] == [True, False, True, False]
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    assert len(store.sealed) == 10
+    assert engine.match(Request("s", PROMPT)) == (20, True)
+    engine.close()

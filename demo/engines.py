@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from demo.children import answers, free_port
+from demo.client import get
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +100,13 @@ def block_value_bytes(model: Path) -> int:
     return int(config["num_hidden_layers"] * heads * size * 2 * 4 * BLOCK_TOKENS)
 
 
-def connector_config(store: Store, transport: str, load_mode: str = "async") -> dict[str, Any]:
+# For who demands every hit, also of a machine whose two cores are taken by others.
+PATIENCE = {"lookup_timeout_s": 10.0, "save_timeout_s": 60.0}
+
+
+def connector_config(
+    store: Store, transport: str, extra: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """`--kv-transfer-config` of a vLLM that saves to and loads from `store`."""
     return {
         "kv_connector": CONNECTOR,
@@ -109,10 +116,7 @@ def connector_config(store: Store, transport: str, load_mode: str = "async") -> 
         "kv_connector_extra_config": {
             "url": store.url,
             "transport": transport,
-            "load_mode": load_mode,
-            # The demo demands every hit, also of a machine whose two cores are taken by others.
-            "lookup_timeout_s": 10.0,
-            "save_timeout_s": 60.0,
+            **(extra or {}),
         },
     }
 
@@ -174,4 +178,5 @@ def start_router(children: Children, log: Path, prefill: Service, decode: Servic
 
 def moved_bytes(store: Store) -> tuple[int, int]:
     """Bytes of values that the store has given out and taken in since its start."""
-    raise NotImplementedError
+    stats = get(store.admin + "/stats")
+    return int(stats["sent_bytes"]), int(stats["received_bytes"])

@@ -109,7 +109,7 @@ class Demo:
         return rows, twins
 
     def _start_pair(self, store: Store, transport: str) -> tuple[Service, Service]:
-        config = engines.connector_config(store, transport)
+        config = engines.connector_config(store, transport, engines.PATIENCE)
         started = [
             engines.start_engine(
                 self._children,
@@ -131,7 +131,7 @@ class Demo:
             self._plan.model,
             self._plan.logs / f"{transport}-{name}.log",
             core=self._decode_core,
-            kv_transfer=engines.connector_config(store, transport),
+            kv_transfer=engines.connector_config(store, transport, engines.PATIENCE),
         )
         return engines.ready(child, url)
 

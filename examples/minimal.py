@@ -13,7 +13,7 @@ BLOCKS, PAGE = 8, 16 * 1024  # eight blocks of 16 Ki numbers: 64 KiB each
 
 def main(url: str) -> None:
     """Writes eight blocks, asks for a prefix of them, and reads them into other memory."""
-    # Keys name immutable values: an engine derives them from tokens, so equal keys mean equal bytes.
+    # Keys name immutable values: an engine derives them from tokens, so a key says what is there.
     keys = [f"example/block-{index}" for index in range(BLOCKS)]
     blocks = [(key, index * PAGE) for index, key in enumerate(keys)]
 

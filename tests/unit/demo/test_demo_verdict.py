@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-
 from demo.client import Hits, Reply
 from demo.prompts import Prompt, all_prompts
 from demo.report import as_json

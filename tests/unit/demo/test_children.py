@@ -1,0 +1,93 @@
+"""The demo's processes end with it, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from demo.children import Child, ChildError, Children
+
+ROOT = Path(__file__).parents[3]
+# Starts a grandchild, names both, and does not mind SIGTERM: the worst to be ended.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+print("pids", os.getpid(), grandchild.pid, flush=True)
+time.sleep(300)
+"""
+# A run like the demo's, that waits for its end with one child.
+RUN = """
+import sys, time
+from pathlib import Path
+from demo.children import Children
+with Children() as children:
+    child = children.start("sleeper", ["sleep", "300"], Path(sys.argv[1]), {})
+    print(child.pid, flush=True)
+    time.sleep(300)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def until_gone(pid: int) -> None:
+    deadline_s = time.monotonic() + 10
+    while is_alive(pid):
+        assert time.monotonic() < deadline_s, f"{pid} still runs"
+        time.sleep(0.02)
+
+
+def test_stop_ends_grandchildren_and_the_deaf(tmp_path, monkeypatch):
+    monkeypatch.setattr("demo.children._TERM_S", 0.3)
+    child = Child("deaf", [sys.executable, "-c", STUBBORN], tmp_path / "log", dict(os.environ))
+    pids = [int(word) for word in child.line("pids").split()[1:]]
+    assert all(map(is_alive, pids))
+    child.stop()
+    for pid in pids:
+        until_gone(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_run_leaves_nothing_behind(tmp_path, number):
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path / "log")],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with run:
+        assert run.stdout is not None
+        pid = int(run.stdout.readline())
+        assert is_alive(pid)
+        run.send_signal(number)
+        run.wait(20)
+    until_gone(pid)
+
+
+def test_who_ends_early_is_named_with_its_last_words(tmp_path):
+    with Children() as children:
+        child = children.start(
+            "the store", ["sh", "-c", "echo no pool; exit 4"], tmp_path / "log", dict(os.environ)
+        )
+        with pytest.raises(ChildError, match=r"(?s)the store ended with status 4.*no pool"):
+            child.line("ready")
+
+
+def test_who_never_is_ready_is_named(tmp_path):
+    with Children() as children:
+        child = children.start("slow", ["sleep", "60"], tmp_path / "log", dict(os.environ))
+        with pytest.raises(ChildError, match="slow was not ready after 0 s"):
+            child.wait(lambda: False, 0.3)
+    assert not is_alive(child.pid)

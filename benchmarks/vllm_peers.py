@@ -101,6 +101,9 @@ class Bench:
 
     def warm_up(self) -> None:
         """Pays each server's lazy initialisation, loads included, before anything is timed."""
+        for name, service in self.services.items():
+            if name != figures.PLAIN:
+                client.wait_until_loading(service.url, Prompt("link", "warm-up", story(99, 4)))
         for number in range(_WARM_UPS):
             prompt = Prompt("warm-up", "warm-up", story(number, 22))
             for service in self.services.values():

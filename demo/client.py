@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 300.0
 _SETTLE_S = 10.0
+_LINK_S = 60.0
 
 
 class AskError(RuntimeError):
@@ -162,3 +163,21 @@ def reset_prefix_cache(url: str) -> None:
         if time.monotonic() > deadline_s:
             raise AskError(f"{url} could not reset its prefix cache")
         time.sleep(0.1)
+
+
+def wait_until_loading(url: str, prompt: Prompt) -> None:
+    """Asks `prompt` (of one whole block at least) until a part of it comes from the store.
+
+    A vLLM server answers before its connector has read the weights for their digest: what is asked
+    before is computed, which is right for users and wrong for a test that demands every hit. It
+    also pays what vLLM initialises at its first request.
+    """
+    deadline_s = time.monotonic() + _LINK_S
+    while True:
+        _, hits = ask_and_count(url, url, prompt, 2)
+        if hits.external:
+            return
+        if time.monotonic() > deadline_s:
+            raise AskError(f"{url} loaded nothing of {prompt.name!r} from the store")
+        time.sleep(0.2)
+        reset_prefix_cache(url)

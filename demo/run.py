@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from demo import client, engines, twin
 from demo.children import ChildError, Children
 from demo.engines import BLOCK_TOKENS
-from demo.prompts import Prompt, all_prompts
+from demo.prompts import Prompt, all_prompts, story
 from demo.report import Narrator, as_json, print_table, write_json
 from demo.verdict import Pass, Row, all_faults
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from demo.client import Reply
     from demo.engines import Service, Store
 
-_WARM_UP = Prompt("warm-up", "warm-up", "Hello there, this only warms up.")
+_WARM_UP = Prompt("warm-up", "warm-up", story(999, 4))
 _TWINS = ("unicode 0", "unicode 1")
 
 
@@ -91,13 +91,13 @@ class Demo:
         )
         self._say(f"{transport}: prefill, decode and router answer after {decode.start_s:.0f} s")
         for service in (prefill, decode):
-            client.ask_and_count(service.url, service.url, _WARM_UP, 2)
+            client.wait_until_loading(service.url, _WARM_UP)
         split = self._pass(f"{transport}, P/D", store, router.url, decode.url)
         self._children.stop(router.child, decode.child, prefill.child)
         self._say(f"{transport}: {len(split)} prompts through prefill and decode; a new decode")
         decode = self._start_decode(store, transport, "decode-again")
         self._say(f"{transport}: the new decode answers after {decode.start_s:.0f} s")
-        client.ask_and_count(decode.url, decode.url, _WARM_UP, 2)
+        client.wait_until_loading(decode.url, _WARM_UP)
         second = self._pass(f"{transport}, again", store, decode.url, decode.url)
         prompts = self._plan.prompts()
         rows = [

@@ -1,7 +1,7 @@
 """`make bench-vllm`: plain vLLM, ours over shm and TCP, and vLLM's MooncakeStoreConnector.
 
 Four servers on one machine are asked the same prompts in turn, each first cold and then, its own
-cache forgotten, warm from the store. Writes docs/bench-vllm.md's table and build/bench-vllm.json;
+cache forgotten, warm from the store. Writes docs/bench-vllm.md's table and build/bench_vllm.json;
 exit status 1 if ours is behind the peer, or a peer was skipped.
 """
 
@@ -172,19 +172,23 @@ def run(model: Path, build: Path, count: int, write_docs: bool) -> int:
         bench.warm_up()
         narrator.say(f"all servers are warm; {2 * count} prompts on each")
         samples = bench.samples(count)
-    short = [*bench.skipped, *figures.shortfalls(samples)]
+    promises = figures.promises(samples)
+    short = [promise for promise in promises if not promise.ok]
     table = figures.markdown(figures.lines(samples), about(count))
     print(table)
     content = {
         "about": about(count),
-        "short": short,
+        "lines": [dataclasses.asdict(promise) for promise in promises],
         "samples": {name: [dataclasses.asdict(s) for s in own] for name, own in samples.items()},
     }
-    (build / "bench-vllm.json").write_text(json.dumps(content, indent=2) + "\n")
+    (build / "bench_vllm.json").write_text(json.dumps(content, indent=2) + "\n")
     if write_docs:
         write_page(table)
-    for line in short:
-        print(f"SHORT {line}")
+    for promise in promises:
+        mark = "ok   " if promise.ok else "SHORT"
+        print(f"{mark} {promise.name}: {promise.figure}; promised {promise.target}")
+    for reason in bench.skipped:
+        print(f"      {reason}")
     narrator.say("ours is not behind" if not short else f"{len(short)} short")
     return 1 if short else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from peer_figures import ALL, OURS, PEER, PLAIN, SHM, TCP, Sample, lines, markdown, shortfalls
+from peer_figures import ALL, OURS, PEER, PLAIN, SHM, TCP, Sample, lines, markdown, promises
 
 
 def sample(cold_ms: float, warm_ms: float | None, size: str = "long", prompt: str = "p") -> Sample:
@@ -22,21 +22,26 @@ def samples() -> dict[str, list[Sample]]:
     }
 
 
+def short(samples: dict[str, list[Sample]]) -> list[str]:
+    return [f"{p.name}: {p.figure}" for p in promises(samples) if not p.ok]
+
+
 def test_not_behind_in_anything_is_no_shortfall(samples):
-    assert shortfalls(samples) == []
+    assert short(samples) == []
+    assert len(promises(samples)) == 7
 
 
 def test_a_server_that_was_not_measured_is_short(samples):
     for name in ALL:
-        assert shortfalls({**samples, name: []}) == [f"{name} was not measured"]
+        assert short({**samples, name: []}) == [f"bench-vllm: {name}: not measured"]
     del samples[PEER]
-    assert shortfalls(samples) == [f"{PEER} was not measured"]
+    assert short(samples) == [f"bench-vllm: {PEER}: not measured"]
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_slower_load_is_short(samples, name):
     samples[name] = [sample(104, 21)] * 3
-    assert shortfalls(samples) == [f"{name}: 1 ms behind, warm, long"]
+    assert short(samples) == [f"{name}: warm TTFT, long prompts: 21 ms (+1)"]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -45,21 +50,21 @@ def test_each_length_of_prompt_counts(samples, name):
         own.extend([dataclasses.replace(s, size="medium") for s in own])
     samples[name] = [dataclasses.replace(s, warm_ms=5.0) for s in samples[name]]
     samples[name][3:] = [dataclasses.replace(s, warm_ms=25.0) for s in samples[name][3:]]
-    assert shortfalls(samples) == [f"{name}: 5 ms behind, warm, medium"]
+    assert short(samples) == [f"{name}: warm TTFT, medium prompts: 25 ms (+5)"]
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_cold_overhead_beyond_the_noise_is_short(samples, name):
     samples[name] = [sample(106, 10)] * 3
-    assert shortfalls(samples) == []
+    assert short(samples) == []
     samples[name] = [sample(107, 10)] * 3
-    assert shortfalls(samples) == [f"{name}: 1.9% behind, cold"]
+    assert short(samples) == [f"{name}: cold overhead over plain vLLM: +7.0% (+2.0%)"]
 
 
 @pytest.mark.parametrize("name", [*OURS, PEER])
 def test_a_missing_hit_is_short(samples, name):
     samples[name] = [dataclasses.replace(samples[name][0], warm_hits=32), *samples[name][1:]]
-    assert shortfalls(samples) == [f"{name}, p: 32 of 64 tokens loaded"]
+    assert short(samples) == [f"{name}: tokens loaded when warm: 160"]
 
 
 def test_the_table_has_overheads_prompt_by_prompt(samples):

@@ -40,6 +40,7 @@ class StoreLink:
     def __init__(self, settings: ConnectorSettings, namespace: Callable[[], str]) -> None:
         self._settings = settings
         self._find_namespace = namespace
+        self.namespace: str | None = None  # once it is known
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._closing = threading.Event()
@@ -78,10 +79,11 @@ class StoreLink:
 
     def _run(self) -> None:
         try:
-            namespace = self._find_namespace()
+            namespace = self.namespace or self._find_namespace()
         except Exception:
             logger.exception("no namespace, so nothing is saved or loaded")
             return
+        self.namespace = namespace
         logger.info("namespace %s at %s", namespace, self._settings.url)
         while not self._closing.is_set():
             try:

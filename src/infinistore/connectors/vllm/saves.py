@@ -198,9 +198,7 @@ class StepSave:
                 unfinished.append(key)
         causes = frozenset(fate.cause for fate in fates if fate.cause is not None)
         is_lost = self._is_link_lost or not causes <= _REFUSALS
-        report = SaveReport(
-            saved, present, len(unfinished), self._is_poisoned, is_lost, causes
-        )
+        report = SaveReport(saved, present, len(unfinished), self._is_poisoned, is_lost, causes)
         return report, unfinished
 
     def _withdraw(self, keys: list[bytes]) -> None:

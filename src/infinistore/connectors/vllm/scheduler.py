@@ -42,6 +42,7 @@ class SchedulerSide:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
+        self.shape = shape
         self._block_tokens = shape.block_tokens
         self._parts = shape.parts
         self._saves = saves

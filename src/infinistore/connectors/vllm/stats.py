@@ -11,7 +11,7 @@ class InfiniStoreStats(KVConnectorStats):  # type: ignore[misc]
     """Counts of one interval, by the names in `counters.COUNTER_NAMES`."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: Any) -> InfiniStoreStats:
         for name, amount in other.data.items():

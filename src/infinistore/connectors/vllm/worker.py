@@ -73,6 +73,11 @@ class WorkerSide:
         )
 
     @property
+    def value_bytes(self) -> int:
+        """Bytes of one value: all layers of a block, of this worker's heads."""
+        return self._cache.value_bytes if self._cache else 0
+
+    @property
     def is_saving(self) -> bool:
         """Whether saves are on their way to the store and not paused."""
         return self._gate.is_open and self._link.client is not None
@@ -141,9 +146,8 @@ class WorkerSide:
         self._count_load(load.loaded, load.failed_ids, load.causes)
 
     def _count_load(self, loaded: int, failed: Any, causes: Any) -> None:
-        value_bytes = self._cache.value_bytes if self._cache else 0
         self.counters.add("blocks_loaded", loaded)
-        self.counters.add("bytes_loaded", loaded * value_bytes)
+        self.counters.add("bytes_loaded", loaded * self.value_bytes)
         if failed:
             self.counters.add("blocks_load_failed", len(failed))
             self._invalid.update(failed)
@@ -175,9 +179,8 @@ class WorkerSide:
             self._count_save(SaveReport(failed=len(self._plan.saves), is_link_lost=True))
 
     def _count_save(self, report: SaveReport) -> None:
-        value_bytes = self._cache.value_bytes if self._cache else 0
         self.counters.add("blocks_saved", report.saved)
-        self.counters.add("bytes_saved", report.saved * value_bytes)
+        self.counters.add("bytes_saved", report.saved * self.value_bytes)
         self.counters.add("blocks_save_present", report.present)
         self.counters.add("blocks_save_failed", report.failed)
         if report.is_link_lost:

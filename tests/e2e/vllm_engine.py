@@ -1,0 +1,305 @@
+"""A vLLM engine in a process of its own, driven by lines of JSON; this file is both ends.
+
+`EngineProcess` is the test's end. The other is this file run as a program: vLLM with its engine in
+the process itself, so that a test can hold the model between two layers, and look inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 240.0
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class EngineProcess:
+    """One vLLM; `url` None: a plain one."""
+
+    def __init__(
+        self,
+        model: Path,
+        url: str | None = None,
+        *,
+        extra: dict[str, Any] | None = None,
+        role: str = "kv_both",
+        environment: dict[str, str] | None = None,
+        **arguments: Any,
+    ) -> None:
+        settings: dict[str, Any] = {
+            "model": str(model),
+            "dtype": "float32",
+            "enforce_eager": True,
+            "block_size": 32,
+            "max_model_len": 1024,
+            "max_num_seqs": 8,
+            "seed": 0,
+            "disable_log_stats": False,
+        }
+        if url is not None:
+            settings["kv_transfer_config"] = {
+                "kv_connector": "InfiniStoreConnector",
+                "kv_connector_module_path": "infinistore.connectors.vllm",
+                "kv_role": role,
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": {"url": url, **(extra or {})},
+            }
+        settings.update(arguments)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=os.environ | ENVIRONMENT | (environment or {}),
+        )
+        try:
+            self._read()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def log(self) -> str:
+        """What it wrote to stderr, vLLM's log included."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            status = self.process.wait()
+            raise AssertionError(f"vLLM ended with {status}:\n{self.log()[-6000:]}")
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "error" in answer:
+            raise AssertionError(f"{answer['error']}\n{self.log()[-6000:]}")
+        return answer
+
+    def send(self, verb: str, **arguments: Any) -> None:
+        """Sends a command without waiting for its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def call(self, verb: str, **arguments: Any) -> Any:
+        """Sends a command and reads its answer."""
+        self.send(verb, **arguments)
+        return self._read()
+
+    def answer(self) -> Any:
+        """Reads the answer of a command that was sent, or what a held model says."""
+        return self._read()
+
+    def generate(self, prompts: list[list[int]], max_tokens: int, **more: Any) -> list[Any]:
+        """Greedy outputs: for each prompt `tokens`, `cached` (tokens not computed), `params`."""
+        outputs = self.call("generate", prompts=prompts, max_tokens=max_tokens, **more)
+        assert isinstance(outputs, list)
+        return outputs
+
+    def counters(self) -> dict[str, int]:
+        """The connector's counters of both sides, added up."""
+        counters = self.call("counters")
+        assert isinstance(counters, dict)
+        return counters
+
+    def kill(self) -> None:
+        """Ends it at once. Harmless when repeated."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self._log):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+class Program:
+    """The other end: carries out one command after the other."""
+
+    def __init__(self, answers: Any, settings: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self._answers = answers
+        self._llm = LLM(**settings)
+        self._durations: dict[str, list[float]] = {}
+
+    def say(self, answer: object) -> None:
+        """Answers."""
+        self._answers.write(json.dumps(answer) + "\n")
+        self._answers.flush()
+
+    def run(self) -> None:
+        """Serves until the pipe ends."""
+        self.say("ready")
+        while line := sys.stdin.readline():
+            command = json.loads(line)
+            verb = getattr(self, command.pop("verb"))
+            self.say(verb(**command))
+
+    def generate(
+        self,
+        prompts: list[list[int]],
+        max_tokens: int,
+        salt: str | None = None,
+        params: list[Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Greedy continuations of prompts of token ids."""
+        from vllm import SamplingParams
+
+        sampling = [
+            SamplingParams(
+                max_tokens=max_tokens,
+                temperature=0,
+                ignore_eos=True,
+                extra_args={"kv_transfer_params": params[index]} if params else None,
+            )
+            for index in range(len(prompts))
+        ]
+        inputs: list[Any] = [{"prompt_token_ids": prompt} for prompt in prompts]
+        for each in inputs:
+            if salt is not None:
+                each["cache_salt"] = salt
+        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
+        return [
+            {
+                "tokens": list(output.outputs[0].token_ids),
+                "cached": output.num_cached_tokens,
+                "params": output.kv_transfer_params,
+            }
+            for output in outputs
+        ]
+
+    def reset(self) -> bool:
+        """Forgets the engine's own prefix cache."""
+        return bool(self._llm.reset_prefix_cache())
+
+    @property
+    def _scheduler(self) -> Any:
+        return self._llm.llm_engine.engine_core.engine_core.scheduler
+
+    @property
+    def _worker_connector(self) -> Any:
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return get_kv_transfer_group()
+
+    def counters(self) -> dict[str, int]:
+        """Both sides' counters since the start."""
+        sides = (self._scheduler.connector.scheduler, self._worker_connector.worker)
+        totals = [side.counters.totals for side in sides]
+        return {name: sum(total[name] for total in totals) for name in totals[0]}
+
+    def block(self, prompt: list[int], index: int) -> dict[str, Any]:
+        """Where the store has one block of a prompt."""
+        from infinistore.keys import block_hashes
+
+        scheduler = self._scheduler.connector.scheduler
+        shape = scheduler.shape
+        hashes = block_hashes(prompt, shape.block_tokens)
+        return {
+            "key": shape.parts.keys(hashes)[index].decode(),
+            "bytes": self._worker_connector.worker.value_bytes,
+            "namespace": self._worker_connector.link.namespace,
+        }
+
+    def links(self) -> dict[str, Any]:
+        """What the clients of both sides are connected to."""
+        clients = [self._scheduler.connector.link.client, self._worker_connector.link.client]
+        return {"transports": [client.transport for client in clients if client is not None]}
+
+    def preemptions(self) -> int:
+        """How often vLLM preempted a request."""
+        for metric in self._llm.get_metrics():
+            if metric.name == "vllm:num_preemptions":
+                return int(metric.value)
+        raise LookupError("vllm:num_preemptions")
+
+    def hold(self, layer: int) -> str:
+        """Makes the model stop once before a layer, say so, and wait for a line."""
+        model = self._scheduler_model()
+        held = model.layers[layer]
+
+        def stop(*_: object) -> None:
+            handle.remove()
+            self.say("held")
+            sys.stdin.readline()
+
+        handle = held.register_forward_pre_hook(stop)
+        return "ready"
+
+    def _scheduler_model(self) -> Any:
+        engine = self._llm.llm_engine.engine_core.engine_core
+        worker = engine.model_executor.driver_worker
+        model = getattr(worker, "worker", worker).model_runner.model
+        return getattr(model.model, "decoder", model.model)
+
+    def watch(self) -> str:
+        """Begins to measure how long each of the worker connector's calls takes."""
+        import time
+
+        connector = self._worker_connector
+        for name in ("save_kv_layer", "wait_for_save", "wait_for_layer_load", "start_load_kv"):
+            inner = getattr(connector, name)
+
+            def timed(*arguments: Any, _name: str = name, _inner: Any = inner, **more: Any) -> Any:
+                began = time.monotonic()
+                try:
+                    return _inner(*arguments, **more)
+                finally:
+                    taken = self._durations.setdefault(_name, [])
+                    taken.append(time.monotonic() - began)
+
+            setattr(connector, name, timed)
+        return "ready"
+
+    def durations(self) -> dict[str, list[float]]:
+        """What `watch` measured."""
+        return self._durations
+
+    def threads(self) -> dict[str, list[int]]:
+        """The CPUs on which each of the process's threads may run, by thread name."""
+        found: dict[str, list[int]] = {}
+        for task in Path("/proc/self/task").iterdir():
+            name = (task / "comm").read_text().strip()
+            found[name] = sorted(os.sched_getaffinity(int(task.name)))
+        return found
+
+
+def main() -> None:
+    """Keeps the answers' pipe for answers: whatever else prints goes to the log."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        program = Program(answers, json.loads(sys.argv[1]))
+    except Exception as error:
+        answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+        answers.flush()
+        raise
+    program.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+#include "core/client/channel.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/transport/shm/client_link.h"
+#include "core/transport/tcp/client_link.h"
+#include "core/wire/codec.h"
+
+namespace infinistore {
+namespace {
+
+// In flight at most: together below kSessionRequestsMax.  Calls are small; gets that wait for a
+// writer only cost their place.
+constexpr std::size_t kCallsInFlightMax = 64;
+constexpr std::size_t kWaitingInFlightMax = 64;
+constexpr std::size_t kBulkInFlightMax = 64;
+static_assert(kCallsInFlightMax + kWaitingInFlightMax + kBulkInFlightMax < kSessionRequestsMax);
+
+// Of the pool, one channel's puts in flight: what is granted and not yet sealed counts against the
+// server's bound on unsealed bytes (kStagedPercentMax), which all clients share.
+constexpr std::uint64_t kPutShareOfPool = 16;
+
+constexpr Nanos kBackoffMin = 20 * kMillisecond;
+constexpr Nanos kBackoffMax = 500 * kMillisecond;
+
+Error link_error(Code code, const char* what) { return {code, what}; }
+
+// An engine pins its threads to cores; a thread that it starts inherits that, and would fight it.
+void use_all_cpus() noexcept {
+  std::array<cpu_set_t, 8> all{};  // 8,192 CPUs
+  for (auto& set : all) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &set);
+  }
+  ::sched_setaffinity(0, sizeof all, all.data());  // the kernel keeps those that it may use
+}
+
+}  // namespace
+
+Channel::Channel(const ClientOptions& options, const ClientIdentity& identity,
+                 TransportChoice choice, const Clock& clock, ClientCounters& counters)
+    : options_(options), identity_(identity), choice_(choice), clock_(clock), counters_(counters) {
+  const auto limit = [this](Lane lane) -> std::size_t& {
+    return queues_[static_cast<std::size_t>(lane)].in_flight_max;
+  };
+  limit(Lane::kCall) = kCallsInFlightMax;
+  limit(Lane::kBulk) = std::min(options.requests_max, kBulkInFlightMax);
+  limit(Lane::kWaiting) = kWaitingInFlightMax;
+}
+
+Channel::~Channel() { stop(); }
+
+void Channel::start() {
+  // The engine's signals are for its own threads; a mask is inherited at birth.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::pthread_setname_np(thread_.native_handle(), "infinistore-io");
+}
+
+Error Channel::wait_dialled() {
+  std::unique_lock lock(mutex_.native());
+  dialled_changed_.wait(lock, [this] { return first_dial_.has_value(); });
+  return *first_dial_;
+}
+
+void Channel::submit(std::vector<std::unique_ptr<Request>> requests) {
+  bool is_stopped = false;
+  {
+    const MutexLock lock(mutex_);
+    is_stopped = is_stopped_;
+    if (!is_stopped)
+      std::move(requests.begin(), requests.end(), std::back_inserter(inbox_.requests));
+  }
+  if (!is_stopped) {
+    poller_.wake();
+    return;
+  }
+  for (auto& request : requests) request->fail({Code::kClosed, "the client is closed"});
+}
+
+void Channel::cancel(std::uint64_t operation_id) {
+  {
+    const MutexLock lock(mutex_);
+    inbox_.cancels.push_back(operation_id);
+  }
+  poller_.wake();
+}
+
+void Channel::stop() {
+  {
+    const MutexLock lock(mutex_);
+    is_stopped_ = true;
+    inbox_.stops = true;
+  }
+  poller_.wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+ServerInfo Channel::server() const {
+  const MutexLock lock(mutex_);
+  return server_;
+}
+
+void Channel::close_after_fork() noexcept {
+  const int fd = socket_fd_.exchange(-1);
+  if (fd >= 0) ::close(fd);
+}
+
+// ---- the thread ----
+
+void Channel::run() {
+  use_all_cpus();
+  bool is_first = true;
+  while (take_inbox()) {
+    if (is_first || !stream_) connect_if_wanted();
+    is_first = false;
+    pump();
+    const Nanos before = clock_.now();
+    const Nanos timeout = next_deadline(before);
+    poller_.poll(timeout);
+    if (!stream_) continue;
+    const Nanos now = clock_.now();
+    note_progress(now, timeout < 0 ? 0 : now - before - timeout);
+    check_deadlines(now);
+    if (stream_->deliver()) drop_connection();
+  }
+  end_all();
+}
+
+// False: stop.
+bool Channel::take_inbox() {
+  Inbox inbox;
+  {
+    const MutexLock lock(mutex_);
+    std::swap(inbox, inbox_);
+  }
+  for (auto& request : inbox.requests) {
+    auto& queue = queue_of(*request);
+    queue.waiting.push_back(std::move(request));
+  }
+  for (const auto id : inbox.cancels) cancel_here(id);
+  return !inbox.stops;
+}
+
+void Channel::cancel_here(std::uint64_t operation_id) {
+  const Error reason{Code::kCancelled, "cancelled"};
+  for (auto& queue : queues_) {
+    std::erase_if(queue.waiting, [&](const auto& request) {
+      if (request->operation_id() != operation_id) return false;
+      request->fail(reason);
+      return true;
+    });
+  }
+  for (auto& [id, flight] : flights_) {
+    if (flight.request->operation_id() != operation_id) continue;
+    auto here = line(id);
+    flight.request->cancel(reason, here);
+  }
+  collect_follow_ups();
+}
+
+void Channel::connect_if_wanted() {
+  bool is_first = false;
+  {
+    const MutexLock lock(mutex_);
+    is_first = !first_dial_.has_value();
+  }
+  const bool is_wanted =
+      std::any_of(queues_.begin(), queues_.end(), [](const auto& q) { return !q.waiting.empty(); });
+  if (!is_first && !is_wanted) return;
+  if (clock_.now() < retry_at_) {
+    fail_waiting(dial_failure_);
+    return;
+  }
+  auto dialled = dial(options_, identity_, choice_);
+  if (dialled) {
+    connected(std::move(*dialled));
+    return;
+  }
+  dial_failure_ = dialled.error();
+  backoff_ = std::clamp(2 * backoff_, kBackoffMin, kBackoffMax);
+  retry_at_ = clock_.now() + backoff_;
+  fail_waiting(dial_failure_);
+  tell_dialled(dial_failure_);
+}
+
+void Channel::connected(Dialled dialled) {
+  backoff_ = 0;
+  counters_.connects.fetch_add(1, std::memory_order_relaxed);
+  socket_fd_ = dialled.socket.get();
+  stream_ = std::make_unique<Stream>(std::move(dialled.socket), poller_, *this);
+  link_ = dialled.pool ? make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies)
+                       : make_tcp_link(*stream_, options_.verifies);
+  moved_bytes_ = stream_->moved_bytes();
+  put_bytes_max_ = dialled.server.pool_bytes / kPutShareOfPool;
+  {
+    const MutexLock lock(mutex_);
+    server_ = std::move(dialled.server);
+  }
+  tell_dialled({Code::kOk, {}});
+}
+
+void Channel::tell_dialled(const Error& outcome) {
+  const MutexLock lock(mutex_);
+  if (first_dial_) return;
+  first_dial_ = outcome;
+  dialled_changed_.notify_all();
+}
+
+void Channel::pump() {
+  for (auto& queue : queues_) {
+    while (stream_ && stream_->is_open() && may_start(queue)) {
+      auto request = std::move(queue.waiting.front());
+      queue.waiting.pop_front();
+      const auto id = next_id_++;
+      auto here = line(id);
+      if (request->start(here) != Code::kOk) {  // too much is queued: the server reads slowly
+        queue.waiting.push_front(std::move(request));
+        break;
+      }
+      const Nanos now = clock_.now();
+      if (flights_.empty()) progress_at_ = now;
+      ++queue.in_flight;
+      put_bytes_in_flight_ += request->put_bytes();
+      const Nanos deadline = now + deadline_after(*request);
+      flights_.emplace(id, Flight{std::move(request), now, deadline});
+    }
+  }
+}
+
+bool Channel::may_start(const Queue& queue) const {
+  if (queue.waiting.empty() || queue.in_flight >= queue.in_flight_max) return false;
+  const auto bytes = queue.waiting.front()->put_bytes();
+  return bytes == 0 || put_bytes_in_flight_ == 0 || put_bytes_in_flight_ + bytes <= put_bytes_max_;
+}
+
+std::unique_ptr<Request> Channel::land(std::uint64_t request_id) {
+  auto node = flights_.extract(request_id);
+  auto request = std::move(node.mapped().request);
+  --queue_of(*request).in_flight;
+  put_bytes_in_flight_ -= request->put_bytes();
+  return request;
+}
+
+Line Channel::line(std::uint64_t request_id) {
+  return {.stream = *stream_,
+          .link = *link_,
+          .counters = counters_,
+          .request_id = request_id,
+          .follow_ups = follow_ups_};
+}
+
+void Channel::collect_follow_ups() {
+  for (auto& request : follow_ups_) {
+    auto& queue = queue_of(*request);
+    queue.waiting.push_back(std::move(request));
+  }
+  follow_ups_.clear();
+}
+
+// ---- what the stream tells ----
+
+Payload* Channel::on_frame(const FrameHeader& header, Bytes body) {
+  if (header.opcode == Opcode::kError) {
+    refused(header, body);
+    return nullptr;
+  }
+  const auto found = flights_.find(header.request_id);
+  if (found == flights_.end()) {
+    stream_->close(link_error(Code::kProtocol, "the server answered what nobody asked"));
+    return nullptr;
+  }
+  auto& request = *found->second.request;
+  auto here = line(header.request_id);
+  auto step = request.on_frame(header, body, here);
+  collect_follow_ups();
+  if (step && header.payload_bytes > 0 && step.value() == Step::kWait) return request.payload();
+  advance(header.request_id, std::move(step));
+  return nullptr;
+}
+
+void Channel::on_payload(const FrameHeader& header) {
+  auto here = line(header.request_id);
+  const auto step = flights_.at(header.request_id).request->on_moved(here);
+  collect_follow_ups();
+  advance(header.request_id, step);
+}
+
+void Channel::on_sent(std::uint64_t request_id) {
+  auto here = line(request_id);
+  advance(request_id, flights_.at(request_id).request->on_moved(here));
+}
+
+void Channel::on_close(const Error& reason) { close_reason_ = reason; }
+
+void Channel::advance(std::uint64_t request_id, Result<Step> step) {
+  if (!step) {
+    stream_->close(step.error());
+  } else if (step.value() == Step::kAgain) {
+    auto request = land(request_id);
+    queue_of(*request).waiting.push_front(std::move(request));
+  } else if (step.value() == Step::kDone) {
+    land(request_id);
+  }
+}
+
+void Channel::refused(const FrameHeader& header, Bytes body) {
+  const auto refusal = decode_error(body);
+  if (!refusal || refusal->code == Code::kOk) {
+    stream_->close(link_error(Code::kProtocol, "the server sent a malformed ERROR"));
+    return;
+  }
+  const Error reason{refusal->code, std::string(refusal->message)};
+  const auto found = flights_.find(header.request_id);
+  if (found == flights_.end()) {
+    stream_->close(reason);
+    return;
+  }
+  auto& request = *found->second.request;
+  auto here = line(header.request_id);
+  request.cancel(reason, here);
+  if (request.operation_id() != 0) {
+    stream_->close(reason);  // its bulk bytes are still under way: closing fences them
+  } else {
+    land(header.request_id);
+  }
+}
+
+}  // namespace infinistore

@@ -1,0 +1,133 @@
+#pragma once
+// Channel: one connection to the server, and the thread that serves it.
+//
+// Requests wait in lanes, go out in bounded numbers, and end by their answer, by a deadline, or
+// with the connection; a request that comes after that dials again.  Public calls are for any
+// thread; all else happens on the channel's own, which sleeps while nothing does.
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/base/poller.h"
+#include "core/client/dial.h"
+#include "core/client/options.h"
+#include "core/client/request.h"
+#include "core/transport/link.h"
+#include "core/transport/stream.h"
+
+namespace infinistore {
+
+class Channel final : public StreamOwner {
+ public:
+  // `choice` may be other than the options': what this channel dials.
+  Channel(const ClientOptions& options, const ClientIdentity& identity, TransportChoice choice,
+          const Clock& clock, ClientCounters& counters);
+  ~Channel() override;  // as stop()
+
+  // Starts the thread, which dials at once.
+  void start();
+  // Waits for the first dialling; kOk, or why it failed.
+  Error wait_dialled();
+
+  void submit(std::vector<std::unique_ptr<Request>> requests);
+  void cancel(std::uint64_t operation_id);
+  // Ends every request with kClosed, says goodbye, and joins the thread.
+  void stop();
+
+  ServerInfo server() const;  // of the last connection
+
+  // In a forked child, which has no thread of ours: lets the server see the parent's end.
+  void close_after_fork() noexcept;
+
+ private:
+  struct Flight {
+    std::unique_ptr<Request> request;
+    Nanos started = 0;
+    Nanos deadline = 0;  // whatever happens
+  };
+  struct Queue {
+    std::deque<std::unique_ptr<Request>> waiting;
+    std::size_t in_flight = 0;
+    std::size_t in_flight_max = 0;
+  };
+  struct Inbox {
+    std::vector<std::unique_ptr<Request>> requests;
+    std::vector<std::uint64_t> cancels;
+    bool stops = false;
+  };
+
+  Payload* on_frame(const FrameHeader& header, Bytes body) override;
+  void on_payload(const FrameHeader& header) override;
+  void on_sent(std::uint64_t request_id) override;
+  void on_close(const Error& reason) override;
+
+  void run();
+  bool take_inbox();
+  void cancel_here(std::uint64_t operation_id);
+  void connect_if_wanted();
+  void connected(Dialled dialled);
+  void tell_dialled(const Error& outcome);
+  void pump();
+  bool may_start(const Queue& queue) const;
+  void advance(std::uint64_t request_id, Result<Step> step);
+  std::unique_ptr<Request> land(std::uint64_t request_id);
+  void refused(const FrameHeader& header, Bytes body);
+  static Nanos deadline_after(const Request& request);
+  Nanos due(const Flight& flight) const;
+  Nanos next_deadline(Nanos now) const;
+  void check_deadlines(Nanos now);
+  void note_progress(Nanos now, Nanos late_by);
+  void drop_connection();
+  void fail_waiting(const Error& reason);
+  void fail_flights(const Error& reason);
+  void end_all();
+  Queue& queue_of(const Request& request) {
+    return queues_[static_cast<std::size_t>(request.lane())];
+  }
+  Line line(std::uint64_t request_id);
+  void collect_follow_ups();
+
+  const ClientOptions options_;
+  const ClientIdentity identity_;
+  const TransportChoice choice_;
+  const Clock& clock_;
+  ClientCounters& counters_;
+
+  mutable Mutex mutex_;
+  std::condition_variable dialled_changed_;
+  Inbox inbox_ GUARDED_BY(mutex_);
+  bool is_stopped_ GUARDED_BY(mutex_) = false;
+  std::optional<Error> first_dial_ GUARDED_BY(mutex_);
+  ServerInfo server_ GUARDED_BY(mutex_);
+
+  // The rest belongs to the thread.
+  Poller poller_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Link> link_;
+  std::array<Queue, kLaneCount> queues_;
+  std::unordered_map<std::uint64_t, Flight> flights_;
+  std::vector<std::unique_ptr<Request>> follow_ups_;
+  std::uint64_t next_id_ = 2;  // HELLO was 1
+  std::uint64_t put_bytes_in_flight_ = 0;
+  std::uint64_t put_bytes_max_ = 0;
+  std::uint64_t moved_bytes_ = 0;
+  Nanos progress_at_ = 0;
+  Error close_reason_{Code::kOk, {}};
+  Nanos retry_at_ = 0;
+  Nanos backoff_ = 0;
+  Error dial_failure_{Code::kOk, {}};
+
+  std::atomic<int> socket_fd_{-1};
+  std::thread thread_;
+};
+
+}  // namespace infinistore

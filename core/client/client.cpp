@@ -1,0 +1,115 @@
+#include "core/client/client.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/base/check.h"
+#include "core/base/hash.h"
+
+namespace infinistore {
+
+Result<std::unique_ptr<Client>> Client::connect(ClientOptions options, const Clock& clock) {
+  auto client = std::make_unique<Client>(Private{}, std::move(options), clock);
+  client->open_channel(client->options_.transport);
+  const auto outcome = client->channels_.front()->wait_dialled();
+  if (outcome.code != Code::kOk) return outcome;
+  if (!client->server().shares_memory) {
+    // Two streams move about half as much again as one; their failures show in what they carry.
+    while (client->channels_.size() < client->options_.channels) {
+      client->open_channel(TransportChoice::kTcp);
+    }
+  }
+  return client;
+}
+
+Client::Client(Private, ClientOptions options, const Clock& clock)
+    : options_(std::move(options)), clock_(clock), identity_(make_client_identity()) {}
+
+Client::~Client() { close(); }
+
+void Client::open_channel(TransportChoice choice) {
+  channels_.push_back(std::make_unique<Channel>(options_, identity_, choice, clock_, counters_));
+  channels_.back()->start();
+}
+
+void Client::close() {
+  for (auto& channel : channels_) channel->stop();
+}
+
+void Client::close_after_fork() noexcept {
+  for (auto& channel : channels_) channel->close_after_fork();
+}
+
+Completions& Client::completions() {
+  tells_completions_ = true;
+  return completions_;
+}
+
+void Client::submit(Batch& batch) {
+  const auto by_channel = spread(batch.spec.keys);
+  std::vector<std::vector<std::unique_ptr<Request>>> requests(channels_.size());
+  std::size_t parts = 0;
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    requests[i] = cut(batch, by_channel[i]);
+    parts += requests[i].size();
+  }
+  batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr);
+  // From here on the batch may end, and its owner destroy it, at any moment.
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    if (!requests[i].empty()) channels_[i]->submit(std::move(requests[i]));
+  }
+}
+
+void Client::submit(Call& call) {
+  // Staged values live with their connection, so each is told of the end of all.
+  const std::size_t count = call.spec.opcode == Opcode::kAbort ? channels_.size() : 1;
+  call.begin(next_id_++, count, tells_completions_ ? &completions_ : nullptr);
+  for (std::size_t i = 0; i < count; ++i) send(i, make_call_request(call));
+}
+
+void Client::post(CallSpec call) {
+  send(0, make_call_request(std::make_unique<Call>(std::move(call))));
+}
+
+void Client::send(std::size_t channel, std::unique_ptr<Request> request) {
+  std::vector<std::unique_ptr<Request>> requests;
+  requests.push_back(std::move(request));
+  channels_[channel]->submit(std::move(requests));
+}
+
+void Client::cancel(const Operation& operation) {
+  if (operation.is_done()) return;
+  for (auto& channel : channels_) channel->cancel(operation.id());
+}
+
+// A key's channel is always the same: staged values live with their connection.
+std::vector<std::vector<std::uint32_t>> Client::spread(const KeyList& keys) const {
+  std::vector<std::vector<std::uint32_t>> indexes(channels_.size());
+  if (channels_.size() == 1) {
+    indexes.front().resize(keys.size());
+    std::iota(indexes.front().begin(), indexes.front().end(), 0U);
+    return indexes;
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    indexes[hash_key(keys[i]) % channels_.size()].push_back(static_cast<std::uint32_t>(i));
+  }
+  return indexes;
+}
+
+std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
+                                                  const std::vector<std::uint32_t>& indexes) const {
+  const std::uint64_t range_bytes = std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
+  const auto count = static_cast<std::size_t>(std::clamp<std::uint64_t>(
+      options_.batch_bytes_max / range_bytes, 1, options_.batch_keys_max));
+  std::vector<std::unique_ptr<Request>> requests;
+  for (std::size_t begin = 0; begin < indexes.size(); begin += count) {
+    const std::size_t end = std::min(indexes.size(), begin + count);
+    std::vector<std::uint32_t> part(indexes.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    indexes.begin() + static_cast<std::ptrdiff_t>(end));
+    requests.push_back(batch.spec.verb == Verb::kPut ? make_put_request(batch, std::move(part))
+                                                     : make_get_request(batch, std::move(part)));
+  }
+  return requests;
+}
+
+}  // namespace infinistore

@@ -1,0 +1,66 @@
+#pragma once
+// Client: one server, as a program sees it.
+//
+//   auto client = Client::connect(options, clock);
+//   Batch batch(spec); client->submit(batch); batch.wait(timeout); batch.outcomes ...
+//
+// Thread-safe, save close() and destruction against other calls.  Whoever submits an operation
+// keeps it and the memory that it names until it has ended; cancel() makes that soon.
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "core/client/batch.h"
+#include "core/client/channel.h"
+#include "core/client/options.h"
+
+namespace infinistore {
+
+class Client {
+  struct Private {};
+
+ public:
+  // Waits for the first connection.  kDisconnected, kTimeout, kUnauthorized, kVersion, kSetup ...
+  static Result<std::unique_ptr<Client>> connect(ClientOptions options, const Clock& clock);
+  Client(Private, ClientOptions options, const Clock& clock);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void submit(Batch& batch);
+  void submit(Call& call);
+  void post(CallSpec call);  // nobody waits for the answer
+  void cancel(const Operation& operation);
+
+  // Ends all that is submitted with kClosed, and the connections.
+  void close();
+
+  // The ids of ended operations, from the first call of this on.
+  Completions& completions();
+
+  ServerInfo server() const { return channels_.front()->server(); }
+  const ClientCounters& counters() const noexcept { return counters_; }
+  const ClientOptions& options() const noexcept { return options_; }
+
+  // In a forked child, where nothing else of this may be called any more.
+  void close_after_fork() noexcept;
+
+ private:
+  void open_channel(TransportChoice choice);
+  void send(std::size_t channel, std::unique_ptr<Request> request);
+  std::vector<std::vector<std::uint32_t>> spread(const KeyList& keys) const;
+  std::vector<std::unique_ptr<Request>> cut(Batch& batch,
+                                            const std::vector<std::uint32_t>& indexes) const;
+
+  const ClientOptions options_;
+  const Clock& clock_;
+  const ClientIdentity identity_;
+  ClientCounters counters_;
+  Completions completions_;
+  std::atomic<bool> tells_completions_{false};
+  std::atomic<std::uint64_t> next_id_{1};
+  std::vector<std::unique_ptr<Channel>> channels_;
+};
+
+}  // namespace infinistore

@@ -1,0 +1,90 @@
+#include "core/client/dial.h"
+
+#include <sys/random.h>
+
+#include "core/transport/boot_id.h"
+#include "core/transport/client_hello.h"
+#include "core/transport/shm/client_dial.h"
+
+namespace infinistore {
+namespace {
+
+Hello make_hello(const ClientOptions& options, const ClientIdentity& identity) {
+  Hello hello;
+  hello.incarnation = identity.incarnation;
+  hello.boot_id = identity.boot_id;
+  hello.token = options.token;
+  hello.space = options.space;
+  hello.client_name = options.client_name;
+  return hello;
+}
+
+ServerInfo server_of(const Greeting& greeting) {
+  return {.incarnation = greeting.welcome.incarnation,
+          .pool_bytes = greeting.welcome.pool_bytes,
+          .version = greeting.server_version,
+          .shares_memory = false,
+          .no_sharing_reason = {}};
+}
+
+DialDeadline deadline_of(const ClientOptions& options) {
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(options.connect_timeout);
+}
+
+Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& identity,
+                            const Greeting& over_tcp) {
+  if (over_tcp.unix_path.empty()) return Error{Code::kSetup, "the server offers no unix socket"};
+  if (identity.boot_id == BootId{} || identity.boot_id != over_tcp.welcome.boot_id) {
+    return Error{Code::kSetup, "the server runs on another machine"};
+  }
+  const auto deadline = deadline_of(options);
+  auto socket = dial_unix(over_tcp.unix_path, deadline);
+  if (!socket) return socket.error();
+  auto hello = make_hello(options, identity);
+  hello.nonce = over_tcp.welcome.nonce;
+  auto greeting = exchange_hello(socket->get(), hello, deadline);
+  if (!greeting) return greeting.error();
+  if ((greeting->welcome.capabilities & Welcome::kSharedMemory) == 0) {
+    return Error{Code::kSetup, "the server does not share its memory"};
+  }
+  if (greeting->welcome.incarnation != over_tcp.welcome.incarnation) {
+    return Error{Code::kSetup, "another server listens on that unix socket"};
+  }
+  auto pool = ClientPool::map(std::move(greeting->fds), greeting->welcome.region_bytes);
+  if (!pool) return pool.error();
+  Dialled dialled{std::move(*socket), server_of(*greeting), std::move(*pool)};
+  dialled.server.shares_memory = true;
+  return dialled;
+}
+
+}  // namespace
+
+ClientIdentity make_client_identity() {
+  ClientIdentity identity;
+  identity.boot_id = read_boot_id();
+  // Cannot fail for so few bytes once the system has started; if it did, 0 is an incarnation too.
+  [[maybe_unused]] const auto got = ::getrandom(&identity.incarnation, 8, 0);
+  return identity;
+}
+
+Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identity,
+                     TransportChoice choice) {
+  const auto deadline = deadline_of(options);
+  auto socket = dial_tcp(options.host, options.port, deadline);
+  if (!socket) return socket.error();
+  auto greeting = exchange_hello(socket->get(), make_hello(options, identity), deadline);
+  if (!greeting) return greeting.error();
+  auto server = server_of(*greeting);
+  if (choice != TransportChoice::kTcp) {
+    auto shared = dial_shared(options, identity, *greeting);
+    if (shared) return shared;
+    if (choice == TransportChoice::kShm) {
+      return Error{Code::kSetup, "shared memory cannot be used: " + shared.error().message +
+                                     "; transport=\"auto\" takes TCP then"};
+    }
+    server.no_sharing_reason = shared.error().message;
+  }
+  return Dialled{std::move(*socket), std::move(server), std::nullopt};
+}
+
+}  // namespace infinistore

@@ -1,0 +1,134 @@
+// GET -> DATA, for some keys of a batch.
+#include "core/client/request.h"
+#include "core/wire/codec.h"
+
+namespace infinistore {
+namespace {
+
+class GetPart final : public Request {
+ public:
+  GetPart(Batch& batch, std::vector<std::uint32_t> indexes)
+      : batch_(&batch),
+        indexes_(std::move(indexes)),
+        range_bytes_(batch.spec.range_bytes()),
+        wait_ms_(batch.spec.wait_ms) {}
+
+  Lane lane() const noexcept override { return wait_ms_ > 0 ? Lane::kWaiting : Lane::kBulk; }
+  std::uint64_t put_bytes() const noexcept override { return 0; }
+  std::uint64_t bulk_bytes() const noexcept override { return indexes_.size() * range_bytes_; }
+  Nanos patience() const noexcept override { return wait_ms_ * kMillisecond; }
+  Payload* payload() noexcept override { return transfer_.payload.get(); }
+  std::uint64_t operation_id() const noexcept override {
+    return batch_ == nullptr ? 0 : batch_->id();
+  }
+
+  Code start(Line& line) override;
+  Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
+  Step on_moved(Line& line) override;
+  void cancel(const Error& reason, Line& line) override;
+  void fail(const Error& reason) override;
+
+ private:
+  Result<Step> receive(DataReply data, std::uint64_t payload_bytes, Line& line);
+  Step finish(Line& line);
+
+  Batch* batch_;  // nullptr: the part has ended
+  std::vector<std::uint32_t> indexes_;
+  std::uint64_t range_bytes_;
+  std::uint32_t wait_ms_;
+  bool is_receiving_ = false;
+  std::vector<Code> outcomes_;
+  Transfer transfer_;  // of the items whose outcome is kOk
+};
+
+Error broken(const char* what) { return {Code::kProtocol, what}; }
+
+Code GetPart::start(Line& line) {
+  const auto& spec = batch_->spec;
+  GetRequest get;
+  get.wait_ms = spec.wait_ms;
+  get.lease_id = spec.lease_id;
+  get.ranges.items = {
+      {.value_bytes = spec.value_bytes, .value_offset = spec.value_offset, .bytes = range_bytes_}};
+  for (const auto index : indexes_) get.keys.push_back(spec.keys[index]);
+  return line.stream.send(Opcode::kGet, line.request_id, encode(get));
+}
+
+Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line) {
+  if (header.opcode != Opcode::kData || is_receiving_) {
+    return broken("the server answered a get with a frame that does not belong there");
+  }
+  auto data = decode_data(body, line.link.shares_memory());
+  if (!data || data->outcomes.size() != indexes_.size()) return broken("DATA is malformed");
+  const auto expected =
+      line.link.shares_memory() ? std::uint64_t{0} : data->found.size() * range_bytes_;
+  if (header.payload_bytes != expected) return broken("DATA has another size than was asked for");
+  for (const auto& item : data->found) {
+    if (item.bytes != range_bytes_) return broken("DATA has another range than was asked for");
+  }
+  is_receiving_ = true;
+  if (batch_ == nullptr) {
+    line.link.refuse(line.request_id);
+    transfer_.payload = std::make_unique<Discard>();
+    return header.payload_bytes > 0 ? Step::kWait : Step::kDone;
+  }
+  return receive(std::move(*data), header.payload_bytes, line);
+}
+
+Result<Step> GetPart::receive(DataReply data, std::uint64_t payload_bytes, Line& line) {
+  outcomes_ = std::move(data.outcomes);
+  transfer_.request_id = line.request_id;
+  transfer_.extents = std::move(data.extents);
+  for (const auto& item : data.found) transfer_.checksums.push_back(item.checksum);
+  for (std::size_t i = 0; i < indexes_.size(); ++i) {
+    if (outcomes_[i] == Code::kOk) transfer_.items.push_back(batch_->segments(indexes_[i]));
+  }
+  if (transfer_.items.empty()) return finish(line);
+  const auto moved = line.link.receive(transfer_);
+  if (!moved) return moved.error();
+  return payload_bytes > 0 ? Step::kWait : finish(line);
+}
+
+Step GetPart::on_moved(Line& line) { return finish(line); }
+
+Step GetPart::finish(Line& line) {
+  if (batch_ == nullptr) return Step::kDone;
+  KeyList corrupt;
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < indexes_.size(); ++i) {
+    if (outcomes_[i] == Code::kOk && transfer_.is_corrupt[found++]) {
+      outcomes_[i] = Code::kCorrupt;
+      corrupt.add(batch_->spec.keys[indexes_[i]]);
+    }
+    batch_->outcomes[indexes_[i]] = outcomes_[i];
+  }
+  if (!corrupt.empty()) {
+    // Nobody else shall find it.  It was right when it was written, so a new write can cure it.
+    line.counters.corrupt.fetch_add(corrupt.size(), std::memory_order_relaxed);
+    CallSpec spec;
+    spec.opcode = Opcode::kErase;
+    spec.keys = std::move(corrupt);
+    line.follow_ups.push_back(make_call_request(std::make_unique<Call>(std::move(spec))));
+  }
+  std::exchange(batch_, nullptr)->end_part(nullptr);
+  return Step::kDone;
+}
+
+void GetPart::cancel(const Error& reason, Line& line) {
+  if (batch_ != nullptr && is_receiving_) line.link.drop(transfer_);
+  fail(reason);
+}
+
+void GetPart::fail(const Error& reason) {
+  if (batch_ == nullptr) return;
+  for (const auto index : indexes_) batch_->outcomes[index] = reason.code;
+  std::exchange(batch_, nullptr)->end_part(&reason);
+}
+
+}  // namespace
+
+std::unique_ptr<Request> make_get_request(Batch& batch, std::vector<std::uint32_t> indexes) {
+  return std::make_unique<GetPart>(batch, std::move(indexes));
+}
+
+}  // namespace infinistore

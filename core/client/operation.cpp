@@ -1,0 +1,73 @@
+#include "core/client/operation.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace infinistore {
+
+Completions::Completions() : eventfd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (eventfd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+}
+
+Completions::~Completions() { ::close(eventfd_); }
+
+void Completions::add(std::uint64_t operation_id) {
+  const MutexLock lock(mutex_);
+  ended_.push_back(operation_id);
+  if (ended_.size() > 1) return;  // the reader has not come for the last one: it is awake already
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto put = ::write(eventfd_, &one, sizeof one);
+}
+
+std::vector<std::uint64_t> Completions::take() {
+  const MutexLock lock(mutex_);
+  std::uint64_t drained = 0;
+  [[maybe_unused]] const auto got = ::read(eventfd_, &drained, sizeof drained);
+  return std::exchange(ended_, {});
+}
+
+void Operation::begin(std::uint64_t id, std::size_t parts, Completions* completions) {
+  id_ = id;
+  completions_ = completions;
+  {
+    const MutexLock lock(mutex_);
+    parts_left_ = parts;
+  }
+  if (parts == 0) {
+    is_done_.store(true, std::memory_order_release);
+    if (completions_ != nullptr) completions_->add(id_);
+  }
+}
+
+void Operation::end_part(const Error* failure) {
+  const MutexLock lock(mutex_);
+  KV_CHECK(parts_left_ > 0);
+  if (failure != nullptr && failure_.code == Code::kOk) failure_ = *failure;
+  if (--parts_left_ > 0) return;
+  is_done_.store(true, std::memory_order_release);
+  if (completions_ != nullptr) completions_->add(id_);
+  changed_.notify_all();
+}
+
+Operation::~Operation() {
+  const MutexLock lock(mutex_);  // the owner may see the end while end_part() is still in here
+  KV_CHECK(parts_left_ == 0);
+}
+
+bool Operation::wait(Nanos timeout) {
+  std::unique_lock lock(mutex_.native());
+  const auto is_over = [this] { return is_done(); };
+  if (timeout < 0) {
+    changed_.wait(lock, is_over);
+    return true;
+  }
+  return changed_.wait_for(lock, std::chrono::nanoseconds(timeout), is_over);
+}
+
+}  // namespace infinistore

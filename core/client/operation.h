@@ -1,0 +1,68 @@
+#pragma once
+// Operation: something that was submitted, and whether it has ended.
+//
+// An operation ends once all of its parts have, each on its channel's thread.  Then no thread of
+// the client touches it, nor the caller's memory, any more, and its results may be read: its owner
+// waits for the end before he destroys it.
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+
+namespace infinistore {
+
+// Ended operations, for a reader that sleeps on a descriptor (asyncio).  Thread-safe.
+class Completions {
+ public:
+  Completions();  // throws std::system_error if the system has no descriptor left
+
+  int fd() const noexcept { return eventfd_; }
+  void add(std::uint64_t operation_id);
+  std::vector<std::uint64_t> take();  // and makes the descriptor unreadable
+  ~Completions();
+  Completions(const Completions&) = delete;
+  Completions& operator=(const Completions&) = delete;
+
+ private:
+  int eventfd_;
+  Mutex mutex_;
+  std::vector<std::uint64_t> ended_ GUARDED_BY(mutex_);
+};
+
+class Operation {
+ public:
+  Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  // Once, before any part may end.  No parts: it has ended.
+  void begin(std::uint64_t id, std::size_t parts, Completions* completions);
+  // The part's results are written, and its thread is through with the caller's memory.
+  void end_part(const Error* failure);
+
+  std::uint64_t id() const noexcept { return id_; }
+  bool is_done() const noexcept { return is_done_.load(std::memory_order_acquire); }
+  // False: `timeout` passed first; negative: no timeout.
+  bool wait(Nanos timeout);
+  // After the end: the first failure of a part as a whole; kOk if there was none.
+  const Error& failure() const noexcept { return failure_; }
+
+ protected:
+  ~Operation();
+
+ private:
+  std::uint64_t id_ = 0;
+  Completions* completions_ = nullptr;
+  std::atomic<bool> is_done_{false};  // release: results are written before it
+  Mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t parts_left_ GUARDED_BY(mutex_) = 0;
+  Error failure_{Code::kOk, {}};
+};
+
+}  // namespace infinistore

@@ -1,0 +1,30 @@
+#pragma once
+// ClientOptions: what a client is told at its start.  Python's ClientConfig has the defaults.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/base/clock.h"
+
+namespace infinistore {
+
+enum class TransportChoice { kAuto, kShm, kTcp };
+
+struct ClientOptions {
+  std::string host;
+  std::uint16_t port;
+  std::string token;
+  std::string space;  // the namespace of all keys
+  std::string client_name;
+  TransportChoice transport;
+  std::size_t channels;           // over TCP; shared memory takes one
+  Nanos connect_timeout;          // until a connection counts as failed
+  Nanos progress_timeout;         // a request without any progress fails after it
+  bool verifies;                  // compares what is read with its checksum
+  std::size_t batch_keys_max;     // of one request: at most kBatchKeysMax
+  std::uint64_t batch_bytes_max;  // of one request, if it has more than one key
+  std::size_t requests_max;       // bulk requests in flight on one channel
+};
+
+}  // namespace infinistore

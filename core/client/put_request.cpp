@@ -1,0 +1,132 @@
+// PUT -> GRANT -> FILL -> RESULT, for some keys of a batch.
+#include <algorithm>
+
+#include "core/client/request.h"
+#include "core/wire/codec.h"
+
+namespace infinistore {
+namespace {
+
+class PutPart final : public Request {
+ public:
+  PutPart(Batch& batch, std::vector<std::uint32_t> indexes)
+      : batch_(&batch),
+        indexes_(std::move(indexes)),
+        bytes_(indexes_.size() * batch.spec.range_bytes()) {}
+
+  Lane lane() const noexcept override { return Lane::kBulk; }
+  std::uint64_t put_bytes() const noexcept override { return bytes_; }
+  std::uint64_t bulk_bytes() const noexcept override { return bytes_; }
+  Nanos patience() const noexcept override { return 0; }
+  Payload* payload() noexcept override { return nullptr; }
+  std::uint64_t operation_id() const noexcept override {
+    return batch_ == nullptr ? 0 : batch_->id();
+  }
+
+  Code start(Line& line) override;
+  Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
+  Step on_moved(Line& line) override;
+  void cancel(const Error& reason, Line& line) override;
+  void fail(const Error& reason) override;
+
+ private:
+  enum class State { kAsked, kFilling, kFilled };
+
+  Result<Step> on_grant(Bytes body, Line& line);
+  Result<Step> on_result(Bytes body);
+
+  Batch* batch_;  // nullptr: the part has ended
+  std::vector<std::uint32_t> indexes_;
+  std::uint64_t bytes_;
+  State state_ = State::kAsked;
+  Transfer transfer_;
+  Error cancelled_{Code::kOk, {}};  // kOk: not
+};
+
+Error broken(const char* what) { return {Code::kProtocol, what}; }
+
+Code PutPart::start(Line& line) {
+  const auto& spec = batch_->spec;
+  PutRequest put;
+  put.replace = spec.replaces;
+  put.ranges.items = {{.value_bytes = spec.value_bytes,
+                       .value_offset = spec.value_offset,
+                       .bytes = spec.range_bytes()}};
+  for (const auto index : indexes_) put.keys.push_back(spec.keys[index]);
+  if (!spec.parents.empty()) {
+    for (const auto index : indexes_) {
+      put.parents.push_back(spec.parents[index]);
+      put.depths.push_back(spec.depths[index]);
+    }
+  }
+  return line.stream.send(Opcode::kPut, line.request_id, encode(put));
+}
+
+Result<Step> PutPart::on_frame(const FrameHeader& header, Bytes body, Line& line) {
+  if (header.opcode == Opcode::kGrant && state_ == State::kAsked) return on_grant(body, line);
+  if (header.opcode == Opcode::kResult && state_ == State::kFilled) return on_result(body);
+  return broken("the server answered a put with a frame that does not belong there");
+}
+
+Result<Step> PutPart::on_grant(Bytes body, Line& line) {
+  auto grant = decode_grant(body, line.link.shares_memory());
+  if (!grant || grant->outcomes.size() != indexes_.size()) return broken("GRANT is malformed");
+  const auto granted = std::count(grant->outcomes.begin(), grant->outcomes.end(), Code::kOk);
+  state_ = State::kFilled;
+  if (granted == 0) return Step::kWait;
+  if (batch_ == nullptr) {
+    FillRequest nothing{.granted_count = static_cast<std::uint32_t>(granted), .checksums = {}};
+    if (line.link.shares_memory()) nothing.checksums.resize(nothing.granted_count);
+    line.stream.send(Opcode::kFill, line.request_id, encode(nothing), kFlagFillCancelled);
+    return Step::kWait;
+  }
+  transfer_.request_id = line.request_id;
+  transfer_.extents = std::move(grant->extents);
+  for (std::size_t i = 0; i < indexes_.size(); ++i) {
+    if (grant->outcomes[i] == Code::kOk) transfer_.items.push_back(batch_->segments(indexes_[i]));
+  }
+  const auto moved = line.link.fill(transfer_);
+  if (!moved) return moved.error();
+  if (moved.value() == Moved::kLater) state_ = State::kFilling;
+  return Step::kWait;
+}
+
+Step PutPart::on_moved(Line&) {
+  state_ = State::kFilled;
+  transfer_.payload.reset();
+  if (cancelled_.code != Code::kOk) fail(cancelled_);
+  return Step::kWait;
+}
+
+Result<Step> PutPart::on_result(Bytes body) {
+  const auto result = decode_result(body);
+  if (!result || result->outcomes.size() != indexes_.size()) return broken("RESULT is malformed");
+  if (batch_ == nullptr) return Step::kDone;
+  for (std::size_t i = 0; i < indexes_.size(); ++i) {
+    batch_->outcomes[indexes_[i]] = result->outcomes[i];
+  }
+  std::exchange(batch_, nullptr)->end_part(nullptr);
+  return Step::kDone;
+}
+
+void PutPart::cancel(const Error& reason, Line&) {
+  if (state_ == State::kFilling) {
+    cancelled_ = reason;  // the socket still reads the segments: on_moved() ends the part
+  } else {
+    fail(reason);
+  }
+}
+
+void PutPart::fail(const Error& reason) {
+  if (batch_ == nullptr) return;
+  for (const auto index : indexes_) batch_->outcomes[index] = reason.code;
+  std::exchange(batch_, nullptr)->end_part(&reason);
+}
+
+}  // namespace
+
+std::unique_ptr<Request> make_put_request(Batch& batch, std::vector<std::uint32_t> indexes) {
+  return std::make_unique<PutPart>(batch, std::move(indexes));
+}
+
+}  // namespace infinistore

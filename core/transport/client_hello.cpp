@@ -1,0 +1,133 @@
+#include "core/transport/client_hello.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/base/limits.h"
+#include "core/wire/codec.h"
+#include "core/wire/frame.h"
+
+namespace infinistore {
+namespace {
+
+constexpr std::uint64_t kHelloRequestId = 1;
+constexpr std::size_t kWelcomeBytesMax = 16 * 1024;
+
+Error lost(int cause) {
+  return {Code::kDisconnected, cause == 0 ? std::string("the server closed the connection instead "
+                                                        "of answering HELLO")
+                                          : std::string(std::strerror(cause))};
+}
+Error late() { return {Code::kTimeout, "the server accepted the connection but does not answer"}; }
+
+bool must_wait() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+Result<bool> send_all(int socket, Bytes bytes, DialDeadline deadline) {
+  while (!bytes.empty()) {
+    const auto put = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (put > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(put));
+    } else if (!must_wait()) {
+      return lost(errno);
+    } else if (!wait_ready(socket, POLLOUT, deadline)) {
+      return late();
+    }
+  }
+  return true;
+}
+
+void keep_fds(msghdr& message, std::vector<UniqueFd>& fds) {
+  for (auto* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+}
+
+Result<bool> receive_all(int socket, MutableBytes into, std::vector<UniqueFd>& fds,
+                         DialDeadline deadline) {
+  while (!into.empty()) {
+    iovec piece{into.data(), into.size()};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kRegionsMax)> control{};
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const auto got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    if (got > 0) {
+      keep_fds(message, fds);
+      into = into.subspan(static_cast<std::size_t>(got));
+    } else if (got == 0) {
+      return lost(0);
+    } else if (!must_wait()) {
+      return lost(errno);
+    } else if (!wait_ready(socket, POLLIN, deadline)) {
+      return late();
+    }
+  }
+  return true;
+}
+
+Error no_server() {
+  return {Code::kProtocol, "what answers there is no InfiniStore server of this version"};
+}
+
+Result<Greeting> understand(Opcode opcode, Bytes body) {
+  if (opcode == Opcode::kError) {
+    const auto refusal = decode_error(body);
+    if (!refusal || refusal->code == Code::kOk) return no_server();
+    return Error{refusal->code, std::string(refusal->message)};
+  }
+  auto welcome = decode_welcome(body);
+  if (opcode != Opcode::kWelcome || !welcome) return no_server();
+  if (welcome->version != kProtocolVersion) {
+    return Error{Code::kVersion, "the server speaks version " + std::to_string(welcome->version) +
+                                     " of the protocol, this client version " +
+                                     std::to_string(kProtocolVersion)};
+  }
+  Greeting greeting;
+  greeting.unix_path = welcome->unix_path;
+  greeting.server_version = welcome->server_version;
+  greeting.welcome = std::move(*welcome);
+  greeting.welcome.unix_path = {};  // the body is gone on return
+  greeting.welcome.server_version = {};
+  return greeting;
+}
+
+}  // namespace
+
+Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline deadline) {
+  const auto body = encode(hello);
+  const auto header = encode_header({.opcode = Opcode::kHello,
+                                     .flags = 0,
+                                     .request_id = kHelloRequestId,
+                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                     .payload_bytes = 0});
+  std::vector<std::byte> frame(header.begin(), header.end());
+  frame.insert(frame.end(), body.begin(), body.end());
+  const auto sent = send_all(socket, frame, deadline);
+  // A server that is full, or that closes at once, may have said why before we could speak.
+  if (!sent && sent.error().code == Code::kTimeout) return sent.error();
+  std::vector<UniqueFd> fds;
+  std::array<std::byte, kHeaderBytes> raw{};
+  auto received = receive_all(socket, raw, fds, deadline);
+  if (!received) return received.error();
+  const auto answer = decode_header(raw);
+  if (!answer || answer->body_bytes > kWelcomeBytesMax) return no_server();
+  std::vector<std::byte> answer_body(answer->body_bytes);
+  received = receive_all(socket, answer_body, fds, deadline);
+  if (!received) return received.error();
+  auto greeting = understand(answer->opcode, answer_body);
+  if (greeting) greeting->fds = std::move(fds);
+  return greeting;
+}
+
+}  // namespace infinistore

@@ -1,0 +1,68 @@
+#pragma once
+// Link: the client's half of a transport: how the bulk bytes of puts and gets travel.
+//
+//   tcp    fill() sends FILL with the segments as payload; receive() says where DATA's payload goes
+//   shm    fill() and receive() copy between segments and the server's pool at once
+//
+// Belongs to the thread of its stream.  A transfer's segments are touched only from fill() or
+// receive() on, and until it has ended: then, and only then, may the caller's memory be given back.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/base/result.h"
+#include "core/memory/extent.h"
+#include "core/transport/payload.h"
+
+namespace infinistore {
+
+// The caller's memory for one range of a value: segments of one length, in order.
+struct Segments {
+  std::span<const std::uint64_t> addresses;
+  std::uint64_t segment_bytes = 0;
+  std::uint64_t position = 0;  // of the range's first byte in its value
+
+  std::uint64_t bytes() const noexcept { return addresses.size() * segment_bytes; }
+  MutableBytes segment(std::size_t index) const noexcept {
+    return {reinterpret_cast<std::byte*>(addresses[index]), segment_bytes};
+  }
+};
+
+// The bulk bytes of one request on their way.  Owned by the request; must outlive its end.
+struct Transfer {
+  std::uint64_t request_id = 0;
+  std::vector<Segments> items;
+  std::vector<Extents> extents;          // shared memory: of each item
+  std::vector<std::uint64_t> checksums;  // of each item: computed by fill(), compared by receive()
+  std::vector<bool> is_corrupt;          // of each item, set by receive()
+  std::unique_ptr<Payload> payload;      // the link's, while the bytes are under way
+};
+
+enum class Moved {
+  kAll,    // the transfer has ended
+  kLater,  // it ends with the stream's on_sent() or on_payload(), or with the stream
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  virtual bool shares_memory() const noexcept = 0;
+
+  // Moves the granted items to the server, and sends FILL.  An error ends the connection.
+  virtual Result<Moved> fill(Transfer& transfer) = 0;
+
+  // Takes the found items.  kLater: transfer.payload is where DATA's payload goes.
+  virtual Result<Moved> receive(Transfer& transfer) = 0;
+
+  // The caller wants nothing more of a DATA: lets the server's memory go.
+  virtual void refuse(std::uint64_t request_id) = 0;
+
+  // From now on a transfer of receive() puts what still comes nowhere.
+  virtual void drop(Transfer& transfer) noexcept = 0;
+};
+
+}  // namespace infinistore

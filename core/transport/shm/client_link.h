@@ -1,0 +1,15 @@
+#pragma once
+// The client's half of shared memory: one copy, summed on the way, between segments and the pool.
+
+#include <memory>
+
+#include "core/transport/link.h"
+#include "core/transport/shm/client_pool.h"
+#include "core/transport/stream.h"
+
+namespace infinistore {
+
+// `verifies`: compares what is read with its checksum.
+std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies);
+
+}  // namespace infinistore

@@ -1,0 +1,88 @@
+#include "core/transport/shm/client_pool.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "core/base/limits.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; older headers lack the name
+#endif
+
+namespace infinistore {
+namespace {
+
+constexpr std::size_t kChunkBytes = kPageBytesMax;
+
+Error refusal(std::string what) {
+  return {Code::kProtocol, "the server's shared memory cannot be used: " + std::move(what)};
+}
+
+}  // namespace
+
+void ClientPool::Unmap::operator()(std::byte* base) const noexcept { ::munmap(base, bytes); }
+
+Result<ClientPool> ClientPool::map(std::vector<UniqueFd> fds,
+                                   std::span<const std::uint64_t> bytes) {
+  if (fds.size() != bytes.size() || fds.empty()) {
+    return refusal(std::to_string(fds.size()) + " descriptors came for " +
+                   std::to_string(bytes.size()) + " regions");
+  }
+  ClientPool pool;
+  for (std::size_t i = 0; i < fds.size(); ++i) {
+    auto mapping = map_one(fds[i].get(), bytes[i]);
+    if (!mapping) return mapping.error();
+    pool.regions_.push_back(std::move(*mapping));
+  }
+  return pool;
+}
+
+Result<ClientPool::Mapping> ClientPool::map_one(int fd, std::uint64_t bytes) {
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) return refusal(std::strerror(errno));
+  if (bytes == 0 || status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < bytes) {
+    return refusal("a region of " + std::to_string(bytes) + " bytes has only " +
+                   std::to_string(status.st_size));
+  }
+  // Shrunk while mapped, our next access would end this process.
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refusal("a region is not sealed");
+  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) {
+    return Error{Code::kSetup,
+                 std::string("mapping the server's pool failed: ") + std::strerror(errno)};
+  }
+  // A forked child must not hold on to the pool, and a core file must not hold all of it.
+  ::madvise(base, bytes, MADV_DONTFORK);
+  ::madvise(base, bytes, MADV_DONTDUMP);
+  Mapping mapping;
+  mapping.base = {static_cast<std::byte*>(base), Unmap{bytes}};
+  mapping.is_mapped.resize((bytes + kChunkBytes - 1) / kChunkBytes);
+  return mapping;
+}
+
+std::optional<MutableBytes> ClientPool::bytes_of(const Extent& extent) noexcept {
+  if (extent.region >= regions_.size()) return std::nullopt;
+  auto& region = regions_[extent.region];
+  const std::size_t size = region.base.get_deleter().bytes;
+  if (extent.bytes == 0 || extent.bytes > size || extent.offset > size - extent.bytes) {
+    return std::nullopt;
+  }
+  // The server has these pages: one call maps a chunk of them, instead of a fault for each.
+  for (std::size_t chunk = extent.offset / kChunkBytes;
+       chunk <= (extent.offset + extent.bytes - 1) / kChunkBytes; ++chunk) {
+    if (region.is_mapped[chunk]) continue;
+    region.is_mapped[chunk] = true;
+    const std::size_t at = chunk * kChunkBytes;
+    ::madvise(region.base.get() + at, std::min(kChunkBytes, size - at), MADV_POPULATE_WRITE);
+  }
+  return MutableBytes(region.base.get() + extent.offset, extent.bytes);
+}
+
+}  // namespace infinistore

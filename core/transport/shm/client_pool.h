@@ -1,0 +1,43 @@
+#pragma once
+// ClientPool: the server's pool, mapped into a client.  What the server says of it is checked.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/bytes.h"
+#include "core/base/fd.h"
+#include "core/base/result.h"
+#include "core/memory/extent.h"
+
+namespace infinistore {
+
+class ClientPool {
+ public:
+  // Refuses descriptors that are smaller than said, or that could be shrunk under our feet.
+  static Result<ClientPool> map(std::vector<UniqueFd> fds, std::span<const std::uint64_t> bytes);
+
+  ClientPool(ClientPool&&) noexcept = default;
+  ClientPool& operator=(ClientPool&&) noexcept = default;
+
+  // The memory of an extent, its pages mapped; nullopt: it is not inside of the pool.
+  std::optional<MutableBytes> bytes_of(const Extent& extent) noexcept;
+
+ private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* base) const noexcept;
+  };
+  struct Mapping {
+    std::unique_ptr<std::byte, Unmap> base;
+    std::vector<bool> is_mapped;  // of each chunk: its pages are in our page table
+  };
+
+  ClientPool() = default;
+  static Result<Mapping> map_one(int fd, std::uint64_t bytes);
+
+  std::vector<Mapping> regions_;
+};
+
+}  // namespace infinistore

@@ -1,0 +1,218 @@
+#include "core/transport/tcp/client_link.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/base/check.h"
+#include "core/base/checksum.h"
+#include "core/wire/codec.h"
+
+namespace infinistore {
+namespace {
+
+// So much is named for one system call: it is still in the second-level cache when it is summed
+// after being received, or sent after being summed.
+constexpr std::size_t kPeekBytes = 512 * 1024;
+constexpr std::size_t kWasteBytes = 64 * 1024;
+
+// A place in the items of a transfer.  Never rests at a segment's end, save the last one's.
+class Cursor {
+ public:
+  explicit Cursor(const std::vector<Segments>& items) noexcept : items_(&items) { settle(); }
+
+  bool at_end() const noexcept { return item_ == items_->size(); }
+  std::size_t item() const noexcept { return item_; }
+  MutableBytes rest() const noexcept { return (*items_)[item_].segment(segment_).subspan(offset_); }
+  bool is_last_of_item(std::size_t bytes) const noexcept {
+    return segment_ + 1 == (*items_)[item_].addresses.size() && bytes == rest().size();
+  }
+  void move(std::size_t bytes) noexcept {
+    offset_ += bytes;
+    settle();
+  }
+
+ private:
+  void settle() noexcept {
+    while (item_ < items_->size()) {
+      const auto& item = (*items_)[item_];
+      if (segment_ == item.addresses.size()) {
+        ++item_;
+        segment_ = 0;
+      } else if (offset_ == item.segment_bytes) {
+        ++segment_;
+        offset_ = 0;
+      } else {
+        return;
+      }
+    }
+  }
+
+  const std::vector<Segments>* items_;
+  std::size_t item_ = 0;
+  std::size_t segment_ = 0;
+  std::uint64_t offset_ = 0;
+};
+
+// FILL's payload: the items, then their sums, which are made while the bytes are named.
+class Gather final : public Payload {
+ public:
+  explicit Gather(Transfer& transfer)
+      : transfer_(transfer),
+        sent_(transfer.items),
+        summed_(transfer.items),
+        sum_(first_position()) {
+    transfer_.checksums.clear();
+    transfer_.checksums.reserve(transfer_.items.size());
+  }
+
+  std::size_t peek(std::span<iovec> pieces) noexcept override {
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    for (Cursor at = sent_; count < pieces.size() && !at.at_end() && bytes < kPeekBytes;) {
+      const std::size_t step = std::min(at.rest().size(), kPeekBytes - bytes);
+      pieces[count++] = {at.rest().data(), step};
+      bytes += step;
+      at.move(step);
+    }
+    sum(bytes);
+    if (summed_.at_end() && count < pieces.size() && bytes < kPeekBytes) {
+      const auto sums = std::as_writable_bytes(std::span(transfer_.checksums)).subspan(trailer_);
+      if (!sums.empty()) pieces[count++] = {sums.data(), sums.size()};
+    }
+    return count;
+  }
+
+  void advance(std::size_t bytes) noexcept override {
+    while (bytes > 0 && !sent_.at_end()) {
+      const std::size_t step = std::min(bytes, sent_.rest().size());
+      sent_.move(step);
+      sent_bytes_ += step;
+      bytes -= step;
+    }
+    trailer_ += bytes;
+  }
+
+ private:
+  std::uint64_t first_position() const noexcept {
+    return transfer_.items.empty() ? 0 : transfer_.items.front().position;
+  }
+
+  // Sums until `ahead` bytes past what has been sent.
+  void sum(std::size_t ahead) noexcept {
+    const std::uint64_t goal = sent_bytes_ + ahead;
+    while (summed_bytes_ < goal) {
+      const auto step = static_cast<std::size_t>(
+          std::min<std::uint64_t>(summed_.rest().size(), goal - summed_bytes_));
+      const bool is_last = summed_.is_last_of_item(step);
+      sum_.add(summed_.rest().first(step));
+      summed_.move(step);
+      summed_bytes_ += step;
+      if (is_last) {
+        transfer_.checksums.push_back(sum_.finish());
+        sum_ = RunningChecksum(summed_.at_end() ? 0 : transfer_.items[summed_.item()].position);
+      }
+    }
+  }
+
+  Transfer& transfer_;
+  Cursor sent_;
+  Cursor summed_;
+  RunningChecksum sum_;
+  std::uint64_t sent_bytes_ = 0;
+  std::uint64_t summed_bytes_ = 0;
+  std::size_t trailer_ = 0;  // bytes of the sums that have been sent
+};
+
+// DATA's payload: into the segments, compared with its sums as it arrives.
+class Place final : public Payload {
+ public:
+  Place(Transfer& transfer, bool verifies)
+      : transfer_(transfer),
+        at_(transfer.items),
+        sum_(transfer.items.front().position),
+        verifies_(verifies) {}
+
+  std::size_t peek(std::span<iovec> pieces) noexcept override {
+    if (waste_ != nullptr) {
+      pieces[0] = {waste_->data(), waste_->size()};
+      return 1;
+    }
+    std::size_t count = 0;
+    std::size_t bytes = 0;
+    for (Cursor at = at_; count < pieces.size() && !at.at_end() && bytes < kPeekBytes;) {
+      const std::size_t step = std::min(at.rest().size(), kPeekBytes - bytes);
+      pieces[count++] = {at.rest().data(), step};
+      bytes += step;
+      at.move(step);
+    }
+    return count;
+  }
+
+  void advance(std::size_t bytes) noexcept override {
+    if (waste_ != nullptr) return;
+    while (bytes > 0) {
+      const std::size_t step = std::min(bytes, at_.rest().size());
+      const bool is_last = at_.is_last_of_item(step);
+      if (verifies_) sum_.add(at_.rest().first(step));
+      const std::size_t item = at_.item();
+      at_.move(step);
+      bytes -= step;
+      if (!is_last) continue;
+      if (verifies_) transfer_.is_corrupt[item] = sum_.finish() != transfer_.checksums[item];
+      sum_ = RunningChecksum(at_.at_end() ? 0 : transfer_.items[at_.item()].position);
+    }
+  }
+
+  void drop() { waste_ = std::make_unique<std::array<std::byte, kWasteBytes>>(); }
+
+ private:
+  Transfer& transfer_;
+  Cursor at_;
+  RunningChecksum sum_;
+  bool verifies_;
+  std::unique_ptr<std::array<std::byte, kWasteBytes>> waste_;
+};
+
+class TcpLink final : public Link {
+ public:
+  TcpLink(Stream& stream, bool verifies) : stream_(stream), verifies_(verifies) {}
+
+  bool shares_memory() const noexcept override { return false; }
+
+  Result<Moved> fill(Transfer& transfer) override {
+    std::uint64_t bytes = transfer.items.size() * sizeof(std::uint64_t);
+    for (const auto& item : transfer.items) bytes += item.bytes();
+    KV_CHECK(bytes <= kPayloadBytesMax);
+    const FillRequest fill{.granted_count = static_cast<std::uint32_t>(transfer.items.size()),
+                           .checksums = {}};
+    transfer.payload = std::make_unique<Gather>(transfer);
+    const Code sent = stream_.send(Opcode::kFill, transfer.request_id, encode(fill), 0,
+                                   transfer.payload.get(), bytes);
+    if (sent != Code::kOk) return Error{sent, "the server reads too slowly"};
+    return Moved::kLater;
+  }
+
+  Result<Moved> receive(Transfer& transfer) override {
+    transfer.is_corrupt.assign(transfer.items.size(), false);
+    transfer.payload = std::make_unique<Place>(transfer, verifies_);
+    return Moved::kLater;
+  }
+
+  void refuse(std::uint64_t) override {}  // its bytes come anyway
+
+  void drop(Transfer& transfer) noexcept override {
+    static_cast<Place*>(transfer.payload.get())->drop();  // receive() made it
+  }
+
+ private:
+  Stream& stream_;
+  bool verifies_;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> make_tcp_link(Stream& stream, bool verifies) {
+  return std::make_unique<TcpLink>(stream, verifies);
+}
+
+}  // namespace infinistore

@@ -34,6 +34,7 @@ class Line:
     figure: str
     target: str
     ok: bool
+    test: str = ""  # that found it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def by_tests(*selection: str) -> Callable[[], list[Line]]:
             status = run(command, INFINISTORE_FIGURES=str(figures))
             text = figures.read_text() if figures.exists() else ""
             lines = [Line(**json.loads(line)) for line in text.splitlines()]
-            lines += unproven(report, {line.name for line in lines if not line.ok})
+            lines += unrecorded(report, lines)
         if status and all(line.ok for line in lines):
             lines.append(Line("pytest", f"exit status {status}", "0", ok=False))
         return lines
@@ -70,19 +71,28 @@ def by_tests(*selection: str) -> Callable[[], list[Line]]:
     return find
 
 
-def unproven(report: Path, recorded: set[str]) -> list[Line]:
-    """A line for each test that failed without a figure to show for it, or was skipped."""
+def unrecorded(report: Path, recorded: list[Line]) -> list[Line]:
+    """A line for each test that recorded none, and for each that failed for another reason."""
     if not report.exists():
         return [Line("pytest", "wrote no report", "a report", ok=False)]
     lines = []
+    tests_recorded = {line.test for line in recorded}
+    tests_short = {line.test for line in recorded if not line.ok}
     for case in ElementTree.parse(report).iter("testcase"):
-        for outcome in case:
-            said = (outcome.get("message") or "").replace("\n", " ")[:200]
-            is_recorded = any(name in said for name in recorded)
-            if outcome.tag in ("failure", "error", "skipped") and not is_recorded:
-                name = f"{case.get('classname', '').split('.')[-1]}::{case.get('name')}"
-                lines.append(Line(name, f"{outcome.tag}: {said}", "passes", ok=False))
+        name = str(case.get("name"))
+        outcomes = [o for o in case if o.tag in ("failure", "error", "skipped")]
+        if outcomes and name not in tests_short:
+            said = (outcomes[0].get("message") or "").replace("\n", " ")[:200]
+            figure = f"{outcomes[0].tag}: {said}"
+            lines.append(Line(sentence(name), figure, "passes", ok=False, test=name))
+        elif not outcomes and name not in tests_recorded:
+            figure = f"passed in {float(case.get('time', 0)):.1f} s"
+            lines.append(Line(sentence(name), figure, "passes", ok=True, test=name))
     return lines
+
+
+def sentence(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")
 
 
 def bench() -> list[Line]:
@@ -167,18 +177,25 @@ PROOFS = (
     Proof(
         "vllm",
         "equality with hit counts, twins that must fail, restarts, preemption",
-        by_tests("tests/e2e/test_vllm.py"),
+        by_tests("tests/e2e/test_vllm_pd.py", "tests/e2e/test_vllm_reuse.py"),
     ),
     Proof(
         "layerwise",
         "layer k is filled in the server while layer k+1 waits",
-        by_tests("tests/e2e/test_vllm_layerwise.py"),
+        by_tests(
+            "tests/e2e/test_vllm_faults.py"
+            "::test_layers_are_in_the_store_while_the_next_ones_compute"
+        ),
     ),
     Proof("peers", "not behind MooncakeStoreConnector", peers),
     Proof(
         "kill",
         "a killed writer's reservations are gone within a second",
-        by_tests("tests/faults/test_killed_writer.py", "tests/faults/test_vllm_killed.py"),
+        by_tests(
+            "tests/faults/test_killed_writer.py",
+            "tests/e2e/test_vllm_faults.py"
+            "::test_a_prefill_killed_in_its_save_leaves_nothing_and_decode_computes",
+        ),
     ),
     Proof(
         "faults",

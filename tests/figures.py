@@ -23,6 +23,7 @@ def record_figure(request: pytest.FixtureRequest) -> RecordFigure:
 
     def record(name: str, figure: str, target: str, *, ok: bool) -> None:
         line = {"name": name, "figure": figure, "target": target, "ok": bool(ok)}
+        line["test"] = request.node.name
         if path := os.environ.get(FIGURES_VARIABLE):
             with Path(path).open("a") as stream:
                 stream.write(json.dumps(line) + "\n")

@@ -109,6 +109,7 @@ void Stream::on_ready(std::uint32_t events) {
     fail(Code::kDisconnected, "the peer closed the connection");
   }
   if (socket_) update_interest();
+  deliver();  // this is no call of the owner's
 }
 
 void Stream::fail(Code code, const char* what) { close({code, what}); }

@@ -34,7 +34,7 @@ bool carries_payload(Opcode opcode) noexcept {
 
 std::array<std::byte, kHeaderBytes> encode_header(const FrameHeader& header) noexcept {
   const RawHeader raw{.magic = kMagic,
-                      .version = kVersion,
+                      .version = kProtocolVersion,
                       .opcode = static_cast<std::uint8_t>(header.opcode),
                       .flags = header.flags,
                       .request_id = header.request_id,
@@ -48,7 +48,7 @@ std::optional<FrameHeader> decode_header(Bytes bytes) noexcept {
   if (bytes.size() != kHeaderBytes) return std::nullopt;
   RawHeader raw{};
   std::memcpy(&raw, bytes.data(), sizeof raw);
-  if (raw.magic != kMagic || raw.version != kVersion || raw.zero != 0) return std::nullopt;
+  if (raw.magic != kMagic || raw.version != kProtocolVersion || raw.zero != 0) return std::nullopt;
   if (raw.opcode == 0 || raw.opcode > kOpcodeLast) return std::nullopt;
   const auto opcode = static_cast<Opcode>(raw.opcode);
   if ((raw.flags & ~flags_allowed(opcode)) != 0) return std::nullopt;

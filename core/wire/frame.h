@@ -12,7 +12,7 @@
 namespace infinistore {
 
 inline constexpr std::uint32_t kMagic = 0x31534649;  // "IFS1"
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kProtocolVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 32;
 
 enum class Opcode : std::uint8_t {

@@ -1,0 +1,131 @@
+// Server for Python: start, stop, and what management asks of it.  No thread of ours calls Python.
+
+#include "core/server/server.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "bindings/init.h"
+
+namespace nb = nanobind;
+
+namespace infinistore {
+namespace {
+
+// An option by name, from an object's attributes or a dict's items.
+template <class T>
+T option(nb::handle options, const char* name) {
+  nb::object value = nb::isinstance<nb::dict>(options) ? nb::object(options[name])
+                                                       : nb::object(options.attr(name));
+  T converted{};
+  if (!nb::try_cast<T>(value, converted)) {
+    throw std::invalid_argument(std::string("server option ") + name + " has the wrong type");
+  }
+  return converted;
+}
+
+ServerOptions convert(nb::handle options) {
+  return {.host = option<std::string>(options, "host"),
+          .port = option<std::uint16_t>(options, "port"),
+          .unix_socket = option<std::string>(options, "unix_socket"),
+          .pool_bytes = option<std::uint64_t>(options, "pool_bytes"),
+          .huge_pages = option<std::string>(options, "huge_pages"),
+          .workers = option<std::uint32_t>(options, "workers"),
+          .token = option<std::string>(options, "token"),
+          .eviction = option<std::string>(options, "eviction"),
+          .stage_timeout_s = option<double>(options, "stage_timeout_s"),
+          .stage_share = option<double>(options, "stage_share"),
+          .lease_max_s = option<double>(options, "lease_max_s"),
+          .sessions_max = option<std::uint32_t>(options, "sessions_max"),
+          .version = option<std::string>(options, "version")};
+}
+
+nb::dict start(Server& server) {
+  Result<Server::Started> started = [&] {
+    const nb::gil_scoped_release release;
+    return server.start();
+  }();
+  if (!started) throw std::runtime_error(started.error().message);
+  nb::dict facts;
+  facts["port"] = started->port;
+  facts["unix_socket"] = started->unix_socket;
+  facts["incarnation"] = started->incarnation;
+  facts["pool_bytes"] = started->pool_bytes;
+  return facts;
+}
+
+void stop(Server& server, double drain_s) {
+  const nb::gil_scoped_release release;
+  server.stop(static_cast<Nanos>(drain_s * static_cast<double>(kSecond)));
+}
+
+nb::dict snapshot(const Server& server) {
+  const auto counters = [&] {
+    const nb::gil_scoped_release release;
+    return server.snapshot();
+  }();
+  nb::dict facts;
+  for (const auto& counter : counters) facts[counter.name.c_str()] = counter.value;
+  return facts;
+}
+
+nb::bytes as_bytes(const std::string& text) { return {text.data(), text.size()}; }
+
+nb::list staged(const Server& server, std::size_t count_max) {
+  const auto views = [&] {
+    const nb::gil_scoped_release release;
+    return server.staged(count_max);
+  }();
+  nb::list values;
+  for (const auto& view : views) {
+    nb::list filled;
+    for (const auto& range : view.filled) filled.append(nb::make_tuple(range.offset, range.bytes));
+    nb::dict value;
+    value["namespace"] = as_bytes(view.space);
+    value["key"] = as_bytes(view.key);
+    value["value_bytes"] = view.value_bytes;
+    value["filled_bytes"] = view.filled_bytes;
+    value["filled"] = filled;
+    value["idle_s"] = static_cast<double>(view.idle) / static_cast<double>(kSecond);
+    values.append(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+void init_server(nb::module_& module) {
+  nb::class_<Server>(module, "Server", "The store and the threads that serve it.")
+      .def(
+          "__init__", [](Server* self, nb::object options) { new (self) Server(convert(options)); },
+          nb::arg("options"))
+      .def("start", &start, "Serves; raises RuntimeError naming what is wrong and the remedy.")
+      .def("stop", &stop, nb::arg("drain_s"), "Ends all sessions, after at most `drain_s`.")
+      .def("snapshot", &snapshot, "Every counter at this moment.")
+      .def(
+          "evict", [](Server& self, std::uint64_t bytes) { return self.evict(bytes); },
+          nb::arg("bytes_wanted"), nb::call_guard<nb::gil_scoped_release>(),
+          "Evicts so many bytes if it can; the number that it did.")
+      .def(
+          "purge",
+          [](Server& self, const std::optional<std::string>& space) { return self.purge(space); },
+          nb::arg("namespace").none(), nb::call_guard<nb::gil_scoped_release>(),
+          "Erases a namespace's keys, or all; how many.")
+      .def(
+          "key_count",
+          [](const Server& self, const std::optional<std::string>& space) {
+            return self.key_count(space);
+          },
+          nb::arg("namespace").none(), nb::call_guard<nb::gil_scoped_release>(),
+          "The keys of a namespace, or of all.")
+      .def("staged", &staged, nb::arg("count_max") = 1000,
+           "Values being written, at most so many.");
+}
+
+}  // namespace infinistore

@@ -1,0 +1,226 @@
+// One function an opcode: from the decoded request to its answer.
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/server/session.h"
+#include "core/wire/codec.h"
+
+namespace infinistore {
+namespace {
+
+// Takes as long for a wrong token as for the right one.
+bool equals(std::string_view one, std::string_view other) noexcept {
+  unsigned difference = one.size() == other.size() ? 0 : 1;
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    const char against = other.empty() ? '\0' : other[i % other.size()];
+    difference |= static_cast<unsigned>(static_cast<unsigned char>(one[i] ^ against));
+  }
+  return difference == 0;
+}
+
+bool equals(const Nonce& one, const Nonce& other) noexcept {
+  return equals(text_of(one), text_of(other));
+}
+
+}  // namespace
+
+bool Session::handle(const FrameHeader& header, Bytes body) {
+  switch (header.opcode) {
+    case Opcode::kHello:
+      return hello(header, body);
+    case Opcode::kPut:
+      return put(header, body);
+    case Opcode::kGet:
+      return get(header, body);
+    case Opcode::kMatch:
+      return match(header, body);
+    case Opcode::kExists:
+      return exists(header, body);
+    case Opcode::kErase:
+      return erase(header, body);
+    case Opcode::kLease:
+      return lease(header, body);
+    case Opcode::kAbort:
+      return abort(header, body);
+    case Opcode::kStats:
+      return stats(header, body);
+    case Opcode::kPing:
+      return ping(header, body);
+    default:
+      return false;  // the server's own, or the transport's
+  }
+}
+
+bool Session::hello(const FrameHeader& header, Bytes body) {
+  const auto request = decode_hello(body);
+  if (!request) return false;
+  if (request->version_min > kProtocolVersion || request->version_max < kProtocolVersion) {
+    refuse(Code::kVersion, "this server speaks version " + std::to_string(kProtocolVersion) +
+                               " of the protocol only; the client asks for " +
+                               std::to_string(request->version_min) + " to " +
+                               std::to_string(request->version_max));
+    return true;
+  }
+  const auto& token = context_.options.token;
+  if (!token.empty() && !equals(request->token, token)) {
+    refuse(Code::kUnauthorized, "the token is wrong or missing");
+    return true;
+  }
+  if (is_shared_memory_ && !equals(request->nonce, context_.identity.nonce)) {
+    refuse(Code::kUnauthorized, "the nonce is not of this server: connect over TCP first");
+    return true;
+  }
+  if (context_.is_draining) {
+    refuse(Code::kDraining, "the server is going away");
+    return true;
+  }
+  space_ = context_.store.intern(request->space);
+  state_ = State::kServes;
+  connection_->welcome(header.request_id, {.version = kProtocolVersion,
+                                           .worker_index = host_.index(),
+                                           .incarnation = context_.identity.incarnation,
+                                           .boot_id = context_.identity.boot_id,
+                                           .nonce = context_.identity.nonce,
+                                           .pool_bytes = context_.store.pool().capacity_bytes(),
+                                           .capabilities = 0,
+                                           .unix_path = context_.options.unix_socket,
+                                           .server_version = context_.options.version,
+                                           .region_bytes = {}});
+  return true;
+}
+
+// Whether the request may take space in our tables; if not, it has been answered.
+bool Session::may_begin(const FrameHeader& header) {
+  if (puts_.is_open(header.request_id) || gets_.is_open(header.request_id)) {
+    refuse(Code::kProtocol, "a request id is used twice");
+    return false;
+  }
+  if (context_.is_draining) {
+    fail_request(header.request_id, Code::kDraining, "the server is going away");
+    return false;
+  }
+  if (puts_.open_count() + gets_.open_count() >= kSessionRequestsMax) {
+    host_.metrics().overloads.add();
+    fail_request(header.request_id, Code::kOverloaded,
+                 "more than " + std::to_string(kSessionRequestsMax) +
+                     " requests are open on this connection; wait for their answers");
+    return false;
+  }
+  return true;
+}
+
+bool Session::put(const FrameHeader& header, Bytes body) {
+  const auto request = decode_put(body);
+  if (!request) return false;
+  if (!may_begin(header)) return true;
+  puts_.begin(*connection_, header.request_id, space_, *request);
+  if (puts_.is_busy() || puts_.has_staged()) arm_progress(context_.clock.now());
+  return true;
+}
+
+bool Session::get(const FrameHeader& header, Bytes body) {
+  auto request = decode_get(body);
+  if (!request) return false;
+  if (!may_begin(header)) return true;
+  const Nanos now = context_.clock.now();
+  const Nanos wait = request->wait_ms * kMillisecond;
+  gets_.begin(*connection_, header, body, space_,
+              {.worker_index = host_.index(), .session_id = id_}, std::move(*request));
+  if (!gets_.is_busy()) return true;
+  arm_progress(now);
+  if (wait > 0) host_.arm(*this, now + wait);
+  return true;
+}
+
+bool Session::match(const FrameHeader& header, Bytes body) {
+  const auto request = decode_match(body);
+  if (!request) return false;
+  if (context_.is_draining) {
+    fail_request(header.request_id, Code::kDraining, "the server is going away");
+    return true;
+  }
+  std::vector<Lease> pins;
+  auto* wanted = request->lease_ms > 0 ? &pins : nullptr;
+  const auto blocks = context_.store.match_prefix(space_, request->keys, request->group, wanted);
+  MatchedReply reply{.blocks = static_cast<std::uint32_t>(blocks), .lease_id = 0};
+  if (!pins.empty()) {
+    const Nanos deadline = lease_deadline(request->lease_ms);
+    reply.lease_id = context_.leases.create(std::move(pins), deadline, id_);
+    if (reply.lease_id == 0) {
+      host_.metrics().overloads.add();
+      fail_request(header.request_id, Code::kOverloaded,
+                   "too many keys are leased; release some leases");
+      return true;
+    }
+    context_.on_lease_deadline(deadline);
+  }
+  connection_->send(Opcode::kMatched, header.request_id, encode(reply));
+  return true;
+}
+
+Nanos Session::lease_deadline(std::uint32_t lease_ms) const {
+  const auto longest =
+      static_cast<Nanos>(context_.options.lease_max_s * static_cast<double>(kSecond));
+  return context_.clock.now() + std::min<Nanos>(lease_ms * kMillisecond, longest);
+}
+
+bool Session::exists(const FrameHeader& header, Bytes body) {
+  const auto request = decode_keys(body);
+  if (!request) return false;
+  std::vector<Code> outcomes;
+  for (const auto key : request->keys) {
+    outcomes.push_back(context_.store.exists(space_, key) ? Code::kOk : Code::kMissing);
+  }
+  answer(header.request_id, std::move(outcomes));
+  return true;
+}
+
+bool Session::erase(const FrameHeader& header, Bytes body) {
+  const auto request = decode_keys(body);
+  if (!request) return false;
+  std::vector<Code> outcomes;
+  for (const auto key : request->keys) {
+    outcomes.push_back(context_.store.erase(space_, key) ? Code::kOk : Code::kMissing);
+  }
+  answer(header.request_id, std::move(outcomes));
+  return true;
+}
+
+bool Session::lease(const FrameHeader& header, Bytes body) {
+  const auto request = decode_lease(body);
+  if (!request) return false;
+  std::vector<Code> outcomes;
+  const Nanos deadline = lease_deadline(request->lease_ms);
+  for (const auto lease_id : request->lease_ids) {
+    outcomes.push_back(request->lease_ms == 0 ? context_.leases.release(lease_id)
+                                              : context_.leases.renew(lease_id, deadline));
+  }
+  answer(header.request_id, std::move(outcomes));
+  return true;
+}
+
+bool Session::abort(const FrameHeader& header, Bytes body) {
+  const auto request = decode_keys(body);
+  if (!request) return false;
+  std::vector<Code> outcomes;
+  for (const auto key : request->keys) outcomes.push_back(puts_.abort(key));
+  answer(header.request_id, std::move(outcomes));
+  return true;
+}
+
+bool Session::stats(const FrameHeader& header, Bytes body) {
+  if (!body.empty()) return false;
+  connection_->send(Opcode::kCounters, header.request_id,
+                    encode(CountersReply{.counters = context_.counters()}));
+  return true;
+}
+
+bool Session::ping(const FrameHeader& header, Bytes body) {
+  if (!body.empty()) return false;
+  answer(header.request_id, {});
+  return true;
+}
+
+}  // namespace infinistore

@@ -1,0 +1,26 @@
+#pragma once
+// ServerOptions: what a server is started with.  No defaults here: infinistore/config.py has them,
+// and tests/test_mirrors.py compares the names with server/native.py.
+
+#include <cstdint>
+#include <string>
+
+namespace infinistore {
+
+struct ServerOptions {
+  std::string host;
+  std::uint16_t port;
+  std::string unix_socket;  // empty: none
+  std::uint64_t pool_bytes;
+  std::string huge_pages;  // auto, on, off
+  std::uint32_t workers;   // at least 1
+  std::string token;       // empty: anybody
+  std::string eviction;    // a policy's name
+  double stage_timeout_s;
+  double stage_share;  // of the pool, that unsealed values may take
+  double lease_max_s;
+  std::uint32_t sessions_max;
+  std::string version;  // told to clients
+};
+
+}  // namespace infinistore

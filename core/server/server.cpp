@@ -1,0 +1,284 @@
+#include "core/server/server.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/server/background.h"
+#include "core/server/context.h"
+#include "core/server/snapshot.h"
+#include "core/server/worker.h"
+#include "core/store/eviction/policies.h"
+#include "core/transport/shm/listen.h"
+#include "core/transport/tcp/listen.h"
+#include "core/wire/codec.h"
+
+namespace infinistore {
+namespace {
+
+constexpr std::uint32_t kShardCount = 32;  // a few for each worker: they seldom meet in one
+
+Result<PoolOptions> pool_options(const ServerOptions& options) {
+  PoolOptions pool;
+  pool.bytes = options.pool_bytes;
+  if (options.huge_pages == "on") {
+    pool.huge_pages = HugePages::kOn;
+  } else if (options.huge_pages == "off") {
+    pool.huge_pages = HugePages::kOff;
+  } else if (options.huge_pages != "auto") {
+    return Error{Code::kSetup, "huge_pages is '" + options.huge_pages + "'; give auto, on or off"};
+  }
+  return pool;
+}
+
+Error check(const ServerOptions& options) {
+  const auto policies = eviction_policy_names();
+  if (std::find(policies.begin(), policies.end(), options.eviction) == policies.end()) {
+    std::string known;
+    for (const auto name : policies) known += (known.empty() ? "" : ", ") + std::string(name);
+    return {Code::kSetup,
+            "there is no eviction policy '" + options.eviction + "'; known: " + known};
+  }
+  if (options.workers == 0) return {Code::kSetup, "workers is 0; give at least 1"};
+  return {Code::kOk, {}};
+}
+
+StoreOptions store_options(const ServerOptions& options, std::uint64_t seed) {
+  const auto capacity = static_cast<double>(options.pool_bytes);
+  return {.shard_count = kShardCount,
+          .eviction_policy = options.eviction,
+          .staged_bytes_max = std::max<std::uint64_t>(
+              static_cast<std::uint64_t>(capacity * options.stage_share), 1),
+          .hash_seed = seed};
+}
+
+// One more connection than may be: told so if its buffer takes it, which an empty one does.
+void turn_away(const UniqueFd& socket) {
+  const auto body = encode(ErrorReply{.code = Code::kOverloaded,
+                                      .message = "the server has as many connections as it may"});
+  const auto header = encode_header({.opcode = Opcode::kError,
+                                     .flags = 0,
+                                     .request_id = 0,
+                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                     .payload_bytes = 0});
+  Body frame(header.begin(), header.end());
+  frame.insert(frame.end(), body.begin(), body.end());
+  [[maybe_unused]] const auto put = ::send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+// All that a started server is made of.
+class Server::Running {
+ public:
+  Running(const ServerOptions& options, Pool pool);
+  ~Running() { stop(0); }
+
+  Result<Started> listen();
+  void serve();
+  void stop(Nanos drain);
+
+  std::vector<Counter> snapshot() const;
+  Store& store() noexcept { return store_; }
+  std::vector<NamespaceId> spaces(std::optional<std::string_view> name) const;
+
+ private:
+  void accept(const Transport& transport, UniqueFd socket);
+  void tell_waiters(NamespaceId space, std::string_view key);
+  bool is_busy() const;
+
+  const ServerOptions& options_;
+  const Identity identity_ = make_identity();
+  MonotonicClock clock_;
+  Log log_{LogLevel::kInfo};
+  WaitTable waits_;
+  Store store_;
+  LeaseTable leases_;
+  ServerContext context_;
+  Background background_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<const WorkerMetrics*> metrics_;
+  std::uint64_t accepted_ = 0;  // the accepting worker's
+  std::string unix_path_;       // bound by us
+  Mutex stop_mutex_;
+  bool is_stopped_ GUARDED_BY(stop_mutex_) = false;
+};
+
+Server::Running::Running(const ServerOptions& options, Pool pool)
+    : options_(options),
+      store_(std::move(pool), store_options(options, identity_.incarnation ^ ~std::uint64_t{0}),
+             clock_, [this](NamespaceId space, std::string_view key) { tell_waiters(space, key); }),
+      leases_(identity_.incarnation),
+      context_{.options = options,
+               .identity = identity_,
+               .clock = clock_,
+               .log = log_,
+               .store = store_,
+               .leases = leases_,
+               .waits = waits_,
+               .counters = [this] { return snapshot(); },
+               .on_lease_deadline = [this](Nanos at) { background_.note_deadline(at); }},
+      background_(store_, leases_, clock_) {
+  for (std::uint32_t index = 0; index < options.workers; ++index) {
+    workers_.push_back(std::make_unique<Worker>(index, context_));
+    metrics_.push_back(&workers_.back()->metrics());
+  }
+}
+
+Result<Server::Started> Server::Running::listen() {
+  auto tcp = listen_tcp(options_.host, options_.port);
+  if (!tcp) return tcp.error();
+  auto& first = *workers_.front();
+  const auto take = [this](const Transport& transport, UniqueFd socket) {
+    accept(transport, std::move(socket));
+  };
+  const auto add = [&](UniqueFd socket, std::string_view transport) {
+    first.listen(std::make_unique<Acceptor>(std::move(socket), transport_named(transport),
+                                            first.poller(), take));
+  };
+  const auto port = tcp->port;
+  add(std::move(tcp->socket), "tcp");
+  if (!options_.unix_socket.empty()) {
+    auto local = listen_unix(options_.unix_socket);
+    if (!local) return local.error();
+    unix_path_ = options_.unix_socket;
+    add(std::move(*local), "shm");
+  }
+  return Started{.port = port,
+                 .unix_socket = unix_path_,
+                 .incarnation = identity_.incarnation,
+                 .pool_bytes = store_.pool().capacity_bytes()};
+}
+
+void Server::Running::serve() {
+  for (const auto& worker : workers_) worker->start();
+  background_.start();
+}
+
+void Server::Running::accept(const Transport& transport, UniqueFd socket) {
+  std::uint64_t sessions = 0;
+  for (const auto* metrics : metrics_) sessions += metrics->sessions.load();
+  if (sessions >= std::min<std::uint64_t>(options_.sessions_max, kSessionsMax)) {
+    turn_away(socket);
+    return;
+  }
+  // In turn, so that the channels of one client are served by different workers.
+  const SessionId id = ++accepted_;
+  workers_[id % workers_.size()]->adopt(transport, std::move(socket), id);
+}
+
+// A key that was being written was sealed or given up.  On the thread that did it.
+void Server::Running::tell_waiters(NamespaceId space, std::string_view key) {
+  for (const auto& waiter : waits_.take(space, key)) workers_[waiter.worker_index]->tell(waiter);
+}
+
+bool Server::Running::is_busy() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return worker->is_busy(); });
+}
+
+void Server::Running::stop(Nanos drain) {
+  const MutexLock lock(stop_mutex_);
+  if (std::exchange(is_stopped_, true)) return;
+  context_.is_draining = true;
+  const Nanos deadline = clock_.now() + drain;
+  for (const auto& worker : workers_) {
+    worker->stop_listening();
+    worker->drain();
+  }
+  while (clock_.now() < deadline && is_busy()) {
+    // Nothing tells this thread; some ms are nothing beside a stop.
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (const auto& worker : workers_) worker->stop();
+  background_.stop();
+  if (!unix_path_.empty()) ::unlink(unix_path_.c_str());
+}
+
+std::vector<Counter> Server::Running::snapshot() const {
+  return make_snapshot(store_.counters(), leases_, waits_.count(), metrics_);
+}
+
+// The numbers of a namespace that there is, or of all.
+std::vector<NamespaceId> Server::Running::spaces(std::optional<std::string_view> name) const {
+  std::vector<NamespaceId> found;
+  const auto last = static_cast<NamespaceId>(store_.counters().namespaces);
+  for (NamespaceId id = 0; id <= last; ++id) {
+    const auto space = store_.space_name(id);
+    if (space.empty() && id > 0) continue;  // beyond the last
+    if (!name || *name == space) found.push_back(id);
+  }
+  return found;
+}
+
+Server::Server(ServerOptions options) : options_(std::move(options)) {}
+Server::~Server() = default;
+
+Result<Server::Started> Server::start() {
+  const MutexLock lock(mutex_);
+  if (running_) return Error{Code::kSetup, "a server starts only once; make a new one"};
+  if (auto wrong = check(options_); wrong.code != Code::kOk) return wrong;
+  auto wanted = pool_options(options_);
+  if (!wanted) return wanted.error();
+  auto pool = Pool::create(*wanted);
+  if (!pool) return pool.error();
+  try {
+    auto running = std::make_unique<Running>(options_, std::move(pool).value());
+    auto started = running->listen();
+    if (!started) return started;
+    running->serve();
+    running_ = std::move(running);
+    return started;
+  } catch (const std::system_error& error) {
+    return Error{Code::kSetup, std::string("cannot start: ") + error.what()};
+  }
+}
+
+Server::Running* Server::running() const {
+  const MutexLock lock(mutex_);
+  return running_.get();
+}
+
+void Server::stop(Nanos drain) {
+  if (auto* it = running()) it->stop(drain);
+}
+
+std::vector<Counter> Server::snapshot() const {
+  const auto* it = running();
+  return it ? it->snapshot() : std::vector<Counter>{};
+}
+
+std::uint64_t Server::evict(std::uint64_t bytes) {
+  auto* it = running();
+  return it ? it->store().evict(bytes) : 0;
+}
+
+std::size_t Server::purge(std::optional<std::string_view> space) {
+  std::size_t count = 0;
+  if (auto* it = running()) {
+    for (const auto id : it->spaces(space)) count += it->store().purge(id);
+  }
+  return count;
+}
+
+std::size_t Server::key_count(std::optional<std::string_view> space) const {
+  auto* it = running();
+  if (!it) return 0;
+  if (!space) return it->store().key_count(std::nullopt);
+  const auto ids = it->spaces(space);
+  return ids.empty() ? 0 : it->store().key_count(ids.front());
+}
+
+std::vector<StagedView> Server::staged(std::size_t count_max) const {
+  auto* it = running();
+  return it ? it->store().staged(count_max) : std::vector<StagedView>{};
+}
+
+}  // namespace infinistore

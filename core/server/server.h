@@ -1,0 +1,57 @@
+#pragma once
+// Server: listeners, workers, one store, and the thread behind them.
+//
+//   Server server(options);  server.start();  ... snapshot(), evict(), purge() ...
+//   server.stop(drain)
+//
+// Thread-safe.  After stop() it answers about what it holds, but serves nobody; it starts once.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+#include "core/base/result.h"
+#include "core/server/options.h"
+#include "core/store/store.h"
+#include "core/wire/message.h"
+
+namespace infinistore {
+
+class Server {
+ public:
+  explicit Server(ServerOptions options);
+  ~Server();
+
+  struct Started {
+    std::uint16_t port = 0;
+    std::string unix_socket;
+    std::uint64_t incarnation = 0;
+    std::uint64_t pool_bytes = 0;
+  };
+  // Serves when it returns; memory is populated behind.  kSetup says what is wrong and the remedy.
+  Result<Started> start();
+  // Accepts nobody more, lets requests that have begun end for at most `drain`, then ends the rest.
+  void stop(Nanos drain);
+
+  // These four are empty or 0 before start().
+  std::vector<Counter> snapshot() const;
+  std::uint64_t evict(std::uint64_t bytes);
+  std::size_t purge(std::optional<std::string_view> space);  // nullopt: all namespaces
+  std::size_t key_count(std::optional<std::string_view> space) const;
+  std::vector<StagedView> staged(std::size_t count_max) const;
+
+ private:
+  class Running;
+  Running* running() const;
+
+  const ServerOptions options_;
+  mutable Mutex mutex_;
+  std::unique_ptr<Running> running_ GUARDED_BY(mutex_);
+};
+
+}  // namespace infinistore

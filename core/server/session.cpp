@@ -1,0 +1,175 @@
+#include "core/server/session.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace infinistore {
+namespace {
+
+constexpr Nanos kHelloTime = 2 * kSecond;
+constexpr Nanos kFarewellTime = kSecond;  // for ERROR to leave towards a peer that reads slowly
+
+}  // namespace
+
+Session::Session(SessionId id, ServerContext& context, SessionHost& host)
+    : id_(id),
+      context_(context),
+      host_(host),
+      puts_(context, host.metrics()),
+      gets_(context, host.metrics()) {}
+
+Session::~Session() = default;
+
+bool Session::begin(const Transport& transport, UniqueFd socket, Poller& poller) {
+  auto made = transport.accept(std::move(socket), poller, context_.store.pool(), *this);
+  if (!made) {
+    context_.log.write_limited(LogLevel::kWarning, made.error().message, context_.clock,
+                               context_.last_peer_line);
+    return false;
+  }
+  connection_ = std::move(made).value();
+  is_shared_memory_ = connection_->limits().has_extents;
+  hello_deadline_ = context_.clock.now() + kHelloTime;
+  host_.arm(*this, hello_deadline_);
+  connection_->deliver();
+  return true;
+}
+
+void Session::on_request(const FrameHeader& header, Bytes body) {
+  if (state_ != State::kAwaitsHello && state_ != State::kServes) return;
+  host_.metrics().requests[static_cast<std::size_t>(header.opcode)].add();
+  if (state_ == State::kAwaitsHello && header.opcode != Opcode::kHello) {
+    refuse(Code::kProtocol, "HELLO must come first");
+  } else if (state_ == State::kServes && header.opcode == Opcode::kHello) {
+    refuse(Code::kProtocol, "HELLO came a second time");
+  } else if (!handle(header, body)) {
+    refuse(Code::kProtocol, "the body of opcode " +
+                                std::to_string(static_cast<unsigned>(header.opcode)) +
+                                " is malformed, or the opcode is not a request");
+  }
+}
+
+void Session::on_pulled(std::uint64_t request_id, Code outcome,
+                        std::span<const std::uint64_t> checksums) {
+  puts_.on_pulled(*connection_, request_id, outcome, checksums);
+  if (puts_.has_staged()) arm_progress(context_.clock.now());
+}
+
+void Session::on_pushed(std::uint64_t request_id) { gets_.on_pushed(request_id); }
+
+void Session::on_violation(const char* what) { refuse(Code::kProtocol, what); }
+
+void Session::on_close(const Error& reason) {
+  KV_CHECK(state_ != State::kEnded);
+  state_ = State::kEnded;
+  if (reason.code == Code::kProtocol) {
+    host_.metrics().protocol_errors.add();
+    context_.log.write_limited(LogLevel::kWarning, "closed a connection: " + reason.message,
+                               context_.clock, context_.last_peer_line);
+  }
+  gets_.drop_all();
+  auto fence = connection_->take_fence();
+  auto remains = puts_.drop_all(!fence);
+  if (!remains.empty()) {
+    host_.metrics().unfenced_ends.add();
+    host_.bury(std::move(fence), std::move(remains));
+  }
+  context_.leases.drop_owner(id_);
+  host_.retire(*this);
+}
+
+void Session::on_timer(Nanos now) {
+  switch (state_) {
+    case State::kAwaitsHello:
+      if (now >= hello_deadline_) {
+        refuse(Code::kTimeout, "HELLO did not come in time");
+      } else {
+        host_.arm(*this, hello_deadline_);
+      }
+      break;
+    case State::kServes:
+      if (const auto next = puts_.expire(now)) host_.arm(*this, *next);
+      if (const auto next = gets_.expire(*connection_, now)) host_.arm(*this, *next);
+      check_progress(now);
+      break;
+    case State::kRefused:
+      connection_->close({Code::kTimeout, "the refused peer did not read why"});
+      break;
+    case State::kEnded:
+      break;
+  }
+  connection_->deliver();
+}
+
+// A peer that owes something and moves nothing is stuck, and holds memory of others.
+void Session::check_progress(Nanos now) {
+  if (!connection_->awaits_peer()) {
+    is_watched_ = false;
+    return;
+  }
+  if (connection_->moved_bytes() != progress_bytes_) {
+    progress_bytes_ = connection_->moved_bytes();
+    progress_at_ = now;
+  }
+  const auto timeout =
+      static_cast<Nanos>(context_.options.stage_timeout_s * static_cast<double>(kSecond));
+  if (now - progress_at_ < timeout) {
+    host_.arm(*this, progress_at_ + timeout);
+    return;
+  }
+  host_.metrics().stalled_sessions.add();
+  refuse(Code::kTimeout, "a transfer made no progress");
+}
+
+void Session::arm_progress(Nanos now) {
+  const auto timeout =
+      static_cast<Nanos>(context_.options.stage_timeout_s * static_cast<double>(kSecond));
+  if (!is_watched_) {
+    is_watched_ = true;
+    progress_bytes_ = connection_->moved_bytes();
+    progress_at_ = now;
+  }
+  host_.arm(*this, now + timeout);
+}
+
+void Session::on_write_end(const Waiter& waiter) {
+  if (state_ != State::kServes) return;
+  gets_.on_write_end(*connection_, waiter);
+  if (gets_.is_busy()) arm_progress(context_.clock.now());
+  connection_->deliver();
+}
+
+void Session::stop_waiting() {
+  if (state_ != State::kServes) return;
+  gets_.expire(*connection_, std::numeric_limits<Nanos>::max());
+  connection_->deliver();
+}
+
+void Session::end(const Error& reason) {
+  if (state_ == State::kEnded) return;
+  if (state_ != State::kRefused) refuse(reason.code, reason.message);
+  connection_->close(reason);
+  connection_->deliver();
+}
+
+void Session::answer(std::uint64_t request_id, std::vector<Code> outcomes) {
+  connection_->send(Opcode::kResult, request_id,
+                    encode(ResultReply{.outcomes = std::move(outcomes)}));
+}
+
+void Session::fail_request(std::uint64_t request_id, Code code, std::string_view message) {
+  connection_->send(Opcode::kError, request_id,
+                    encode(ErrorReply{.code = code, .message = message}));
+}
+
+void Session::refuse(Code code, std::string message) {
+  if (state_ == State::kRefused || state_ == State::kEnded) return;
+  state_ = State::kRefused;
+  connection_->refuse({code, std::move(message)});
+  host_.arm(*this, context_.clock.now() + kFarewellTime);
+}
+
+}  // namespace infinistore

@@ -1,0 +1,62 @@
+#include "core/transport/stream_connection.h"
+
+namespace infinistore {
+
+void StreamConnection::welcome(std::uint64_t request_id, Welcome welcome) {
+  send(Opcode::kWelcome, request_id, encode(welcome));
+}
+
+void StreamConnection::send(Opcode opcode, std::uint64_t request_id, Body body) {
+  check(stream_.send(opcode, request_id, std::move(body)));
+}
+
+void StreamConnection::send_payload(Opcode opcode, std::uint64_t request_id, Body body,
+                                    Payload& payload, std::uint64_t payload_bytes) {
+  check(stream_.send(opcode, request_id, std::move(body), 0, &payload, payload_bytes));
+}
+
+void StreamConnection::check(Code sent) {
+  if (sent == Code::kOverloaded) {
+    stream_.close({Code::kOverloaded, "the peer reads its answers too slowly"});
+  }
+}
+
+void StreamConnection::refuse(const Error& reason) {
+  if (is_refused_) return;
+  is_refused_ = true;
+  send(Opcode::kError, 0, encode(ErrorReply{reason.code, reason.message}));
+  stream_.close_after_sending(reason);
+}
+
+Payload* StreamConnection::break_off(const char* what) {
+  owner_.on_violation(what);
+  return discard();
+}
+
+Payload* StreamConnection::discard() noexcept {
+  if (!discard_) discard_ = std::make_unique<Discard>();
+  return discard_.get();
+}
+
+Payload* StreamConnection::on_frame(const FrameHeader& header, Bytes body) {
+  if (is_refused_) return discard();
+  if (header.request_id == 0) return break_off("a request has the id 0");
+  switch (header.opcode) {
+    case Opcode::kFill:
+      return on_fill(header, body);
+    case Opcode::kDone:
+      if (!body.empty()) return break_off("DONE has a body");
+      on_done(header);
+      return nullptr;
+    case Opcode::kGoodbye:
+      said_goodbye_ = true;
+      stream_.close({Code::kClosed, "the client said goodbye"});
+      return nullptr;
+    default:
+      if (header.payload_bytes > 0) return break_off("only FILL has a payload");
+      owner_.on_request(header, body);
+      return nullptr;
+  }
+}
+
+}  // namespace infinistore

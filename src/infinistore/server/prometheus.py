@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -12,14 +12,28 @@ PREFIX = "infinistore_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One counter of the snapshot, as it is exposed."""
+    """One counter of the snapshot, as it is exposed. Those of one name stand together."""
 
     source: str
     name: str
-    kind: str  # gauge or counter
+    kind: str  # gauge, counter or summary
     help: str
+    suffix: str = ""  # of the sample: a summary's _sum and _count
+    labels: str = ""
+    scale: float = 1  # from the snapshot's unit to the exposed one
 
 
+def _latency(source: str, name: str, text: str) -> tuple[Metric, ...]:
+    """A histogram of microseconds, as a summary in seconds."""
+    return (
+        Metric(f"{source}_p50", name, "summary", text, labels='quantile="0.5"', scale=1e-6),
+        Metric(f"{source}_p99", name, "summary", text, labels='quantile="0.99"', scale=1e-6),
+        Metric(f"{source}_sum", name, "summary", text, suffix="_sum", scale=1e-6),
+        Metric(f"{source}_count", name, "summary", text, suffix="_count"),
+    )
+
+
+_REQUESTS = ("hello", "put", "get", "match", "exists", "erase", "lease", "abort", "stats", "ping")
 METRICS = (
     Metric("capacity_bytes", "pool_capacity_bytes", "gauge", "Memory of the pool."),
     Metric("populated_bytes", "pool_populated_bytes", "gauge", "Memory of the pool made ready."),
@@ -37,6 +51,9 @@ METRICS = (
     Metric("staged_values", "staged_values", "gauge", "Values being written."),
     Metric("pins", "pins", "gauge", "Holds on values by readers and leases."),
     Metric("leases", "leases", "gauge", "Leases that clients hold."),
+    Metric("leased_keys", "leased_keys", "gauge", "Keys that leases hold."),
+    Metric("waiting_keys", "waiting_keys", "gauge", "Keys that readers wait for."),
+    Metric("workers", "workers", "gauge", "Threads that move bytes."),
     Metric("sessions", "sessions", "gauge", "Connections being served."),
     Metric("hits", "hits_total", "counter", "Keys asked for and found."),
     Metric("misses", "misses_total", "counter", "Keys asked for and not found."),
@@ -48,6 +65,34 @@ METRICS = (
     Metric("aborted", "aborted_total", "counter", "Values given up before they were whole."),
     Metric("refused", "refused_total", "counter", "Writes refused for want of space."),
     Metric("corrupt", "corrupt_total", "counter", "Values dropped with a wrong checksum."),
+    Metric("received_bytes", "received_bytes_total", "counter", "Bytes of values taken in."),
+    Metric("sent_bytes", "sent_bytes_total", "counter", "Bytes of values given out."),
+    Metric("sessions_begun", "sessions_begun_total", "counter", "Connections accepted."),
+    Metric("sessions_refused", "sessions_refused_total", "counter", "Connections turned away."),
+    Metric(
+        "sessions_stalled", "sessions_stalled_total", "counter", "Connections given up as stuck."
+    ),
+    Metric(
+        "sessions_unfenced",
+        "sessions_unfenced_total",
+        "counter",
+        "Connections that ended while their client could still write.",
+    ),
+    Metric("late_messages", "late_messages_total", "counter", "Messages about what was over."),
+    Metric("protocol_errors", "protocol_errors_total", "counter", "Frames that broke the rules."),
+    Metric("overloads", "overloads_total", "counter", "Requests refused at a bound."),
+    *(
+        Metric(
+            f"requests_{kind}",
+            "requests_total",
+            "counter",
+            "Requests by kind.",
+            labels=f'kind="{kind}"',
+        )
+        for kind in _REQUESTS
+    ),
+    *_latency("put_us", "put_seconds", "From a put's arrival to its result."),
+    *_latency("get_us", "get_seconds", "From a get's arrival to its last byte."),
 )
 _KNOWN = {metric.source: metric for metric in METRICS}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")
@@ -58,10 +103,17 @@ def exposition(snapshot: Mapping[str, int], extra: Mapping[str, float]) -> str:
     lines: list[str] = []
     known = [metric for metric in METRICS if metric.source in snapshot]
     others = [_unnamed(source) for source in sorted(snapshot) if source not in _KNOWN]
+    headed = ""
     for metric in (*known, *others):
-        lines.extend(_lines(metric.name, metric.kind, metric.help, snapshot[metric.source]))
-    for name, value in extra.items():
-        lines.extend(_lines(name, "gauge", "About this server.", value))
+        if metric.name != headed:
+            lines.extend(_head(metric.name, metric.kind, metric.help))
+            headed = metric.name
+        labels = f"{{{metric.labels}}}" if metric.labels else ""
+        value = snapshot[metric.source]
+        shown = value if metric.scale == 1 else f"{value * metric.scale:.6g}"
+        lines.append(f"{PREFIX}{metric.name}{metric.suffix}{labels} {shown}")
+    for name, amount in extra.items():
+        lines.extend((*_head(name, "gauge", "About this server."), f"{PREFIX}{name} {amount}"))
     return "\n".join(lines) + "\n"
 
 
@@ -70,6 +122,5 @@ def _unnamed(source: str) -> Metric:
     return Metric(source, _UNFIT.sub("_", source), "untyped", f"Native counter {source}.")
 
 
-def _lines(name: str, kind: str, text: str, value: float) -> Iterable[str]:
-    full = PREFIX + name
-    return (f"# HELP {full} {text}", f"# TYPE {full} {kind}", f"{full} {value}")
+def _head(name: str, kind: str, text: str) -> tuple[str, str]:
+    return (f"# HELP {PREFIX}{name} {text}", f"# TYPE {PREFIX}{name} {kind}")

@@ -6,29 +6,46 @@ import re
 
 from infinistore.server.prometheus import METRICS, exposition
 
-SAMPLE = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]* -?\d+(\.\d+)?")
+SAMPLE = re.compile(
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z]+=\"[a-z0-9.]+\"\})? -?\d+(\.\d+)?(e-?\d+)?"
+)
 
 
-def test_every_metric_has_help_type_and_one_sample() -> None:
+def test_every_metric_has_help_and_type_once_and_samples_under_it() -> None:
     text = exposition({metric.source: 1 for metric in METRICS}, {"uptime_seconds": 1.5})
     assert text.endswith("\n")
-    lines = text.splitlines()
-    assert len(lines) == 3 * (len(METRICS) + 1)
-    for help_line, type_line, sample in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
-        name = sample.split()[0]
-        assert help_line.startswith(f"# HELP {name} ")
-        assert type_line.split()[2] == name
-        assert SAMPLE.fullmatch(sample)
+    seen: list[str] = []
+    samples = 0
+    for line in text.splitlines():
+        if line.startswith("# HELP"):
+            seen.append(line.split()[2])
+        elif line.startswith("# TYPE"):
+            assert line.split()[2] == seen[-1]
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match, line
+            assert match["name"] in (seen[-1], f"{seen[-1]}_sum", f"{seen[-1]}_count")
+            samples += 1
+    assert len(set(seen)) == len(seen), "a metric stands in two places"
+    assert samples == len(METRICS) + 1
 
 
-def test_names_are_unique_and_say_what_they_count() -> None:
-    names = [metric.name for metric in METRICS]
-    assert len(set(names)) == len(names)
+def test_names_say_what_they_count() -> None:
+    kinds = {metric.name: (metric.kind, metric.help) for metric in METRICS}
     for metric in METRICS:
+        assert kinds[metric.name] == (metric.kind, metric.help), metric.name
         assert metric.help.endswith(".")
         assert metric.name.endswith("_total") is (metric.kind == "counter"), metric.name
         if "bytes" in metric.source:
             assert "_bytes" in metric.name
+    assert len({metric.source for metric in METRICS}) == len(METRICS)
+
+
+def test_labels_and_units_are_those_of_prometheus() -> None:
+    text = exposition({"requests_put": 3, "put_us_p99": 2500, "put_us_count": 9}, {})
+    assert 'infinistore_requests_total{kind="put"} 3\n' in text
+    assert 'infinistore_put_seconds{quantile="0.99"} 0.0025\n' in text
+    assert "infinistore_put_seconds_count 9\n" in text
 
 
 def test_a_counter_that_is_absent_is_left_out_and_an_unknown_one_shown() -> None:

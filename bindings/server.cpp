@@ -75,7 +75,7 @@ nb::dict snapshot(const Server& server) {
   return facts;
 }
 
-nb::bytes as_bytes(const std::string& text) { return {text.data(), text.size()}; }
+nb::bytes as_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
 nb::list staged(const Server& server, std::size_t count_max) {
   const auto views = [&] {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "core/server/thread.h"
+#include "core/base/thread.h"
 
 namespace infinistore {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/server/cut.h"
+#include "core/memory/cut.h"
 
 namespace infinistore {
 namespace {
@@ -146,7 +146,7 @@ void Gets::answer(Connection& connection, Open open) {
 
 Code Gets::add_found(const Open& open, Item& item, ReplyLimits& left, std::size_t& body_left,
                      DataReply& reply) {
-  auto extents = cut(item.lease->extents(), item.range);
+  auto extents = cut(item.lease->extents(), item.range.offset, item.range.bytes);
   const std::size_t body = kFoundBytes + (left.has_extents ? 2 + 24 * extents.size() : 0);
   if (item.range.bytes > left.payload_bytes || body > body_left) return Code::kOverloaded;
   const auto checksum = item.lease->range_checksum(item.range);

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/server/cut.h"
+#include "core/memory/cut.h"
 
 namespace infinistore {
 namespace {
@@ -112,7 +112,7 @@ Code Puts::grant_range(Grant& grant, std::uint32_t index, StageId id, Range rang
   const Code claimed = stage.reservation.claim(range);
   if (claimed == Code::kExists) grant.open.echoes.push_back(index);
   if (claimed != Code::kOk) return claimed;
-  auto place = cut(stage.reservation.extents(), range);
+  auto place = cut(stage.reservation.extents(), range.offset, range.bytes);
   const Code fits = grant.budget.take(range.bytes, place.size());
   if (fits != Code::kOk) {
     stage.reservation.unclaim(range);

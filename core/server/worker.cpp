@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
-#include "core/server/thread.h"
+#include "core/base/thread.h"
 
 namespace infinistore {
 

@@ -1,16 +1,17 @@
 #pragma once
 // cut: the part of a value's extents that a range of it lies in.
 
+#include <cstdint>
+
 #include "core/memory/extent.h"
-#include "core/store/store.h"
 
 namespace infinistore {
 
-// `range` lies within the extents.
-inline Extents cut(const Extents& extents, Range range) {
+// The range lies within the extents.
+inline Extents cut(const Extents& extents, std::uint64_t range_offset, std::uint64_t range_bytes) {
   Extents part;
-  std::uint64_t skip = range.offset;
-  std::uint64_t left = range.bytes;
+  std::uint64_t skip = range_offset;
+  std::uint64_t left = range_bytes;
   for (const auto& extent : extents) {
     if (left == 0) break;
     if (skip >= extent.bytes) {

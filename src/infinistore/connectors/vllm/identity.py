@@ -174,7 +174,7 @@ def layout_identity(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -
 def _cpu_kernel(vllm_config: Any, block_tokens: int) -> str:
     model, cache = vllm_config.model_config, vllm_config.cache_config
     if model.use_mla:
-        return f"mla.{platform.machine()}"
+        return f"mla.{platform.machine()}.{_cpu_flags()}"  # its kernels are not told apart by name
     try:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 

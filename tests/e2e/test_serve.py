@@ -61,7 +61,6 @@ def test_a_server_is_ready_when_it_says_so(start_server: StartServer) -> None:
     mode = os.stat(server.unix_path).st_mode
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
-    assert "infinistore_pool_capacity_bytes 6.7" not in server.admin("/metrics")
     assert f"infinistore_pool_capacity_bytes {64 * 2**20}\n" in server.admin("/metrics")
 
 
@@ -115,15 +114,14 @@ def test_it_starts_with_no_flag_at_all(folder: Path) -> None:
 
 def test_settings_come_from_file_and_environment(folder: Path, start_server: StartServer) -> None:
     file = folder / "settings.toml"
-    file.write_text('[server]\nunix_socket = "none"\nlog_level = "debug"\n')
-    server = start_server(
-        f"--config={file}", "--pool=32MiB", environment={"INFINISTORE_TOKEN": "s3cret"}
-    )
-    assert server.pool_bytes == 32 * 2**20
-    assert server.unix_path == "none"
-    assert server.admin("/health") == {"status": "ok"}  # no more without the token
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        server.admin("/stats")
+    file.write_text('[server]\nworkers = 3\nlog_level = "error"\n')
+    server = start_server(f"--config={file}")
+    assert server.stats()["workers"] == 3
+    assert server.stop() == 0
+    assert server.log() == ""
+    environment = {"INFINISTORE_CONFIG": str(file), "INFINISTORE_WORKERS": "2"}
+    assert start_server(environment=environment).stats()["workers"] == 2
+    assert start_server("--workers=1", environment=environment).stats()["workers"] == 1
 
 
 def test_a_token_is_seen_neither_in_the_process_list_nor_in_the_log(
@@ -134,6 +132,9 @@ def test_a_token_is_seen_neither_in_the_process_list_nor_in_the_log(
     with pytest.raises(infinistore.AuthError):
         infinistore.connect(server.url, token="wrong-token").close()
     infinistore.connect(server.url, token="s3cret-token").close()
+    assert server.admin("/health") == {"status": "ok"}  # no more without the token
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        server.admin("/stats")
     server.process.terminate()
     assert server.process.wait(10) == 0
     assert "s3cret-token" not in server.log()
@@ -176,6 +177,25 @@ def test_it_serves_on_when_nobody_reads_its_output() -> None:
                 assert process.wait(10) == 0
             finally:
                 process.kill()
+
+
+def test_the_pool_is_kept_below_its_watermark(start_server: StartServer) -> None:
+    server = start_server(
+        "--pool=32MiB", "--evict-start=0.5", "--evict-stop=0.25", "--housekeeping-interval=100ms"
+    )
+    wait_until_populated(server)
+    with infinistore.connect(server.url) as client:
+        blocks = [(f"key-{index}", 0) for index in range(24)]
+        client.write_cache(memoryview(bytearray(2**20)), blocks, 2**20, unit="bytes")
+        client.sync()
+        deadline = time.monotonic() + 10
+        while server.stats()["sealed_bytes"] > 8 * 2**20:
+            assert time.monotonic() < deadline, server.stats()
+            time.sleep(0.05)
+        stats = server.stats()
+        assert stats["evictions"] == 24 - stats["keys"] > 0
+        kept = client.exists([key for key, _ in blocks])
+    assert kept == [False] * (24 - stats["keys"]) + [True] * stats["keys"], "oldest first"
 
 
 def test_a_16_gib_pool_answers_within_2_seconds(start_server: StartServer) -> None:

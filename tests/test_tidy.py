@@ -21,7 +21,7 @@ CORE_LAYERS: dict[str, set[str]] = {
     "server": {"base", "memory", "wire", "transport", "store"},
     "bench": {"base"},
 }
-BINDINGS_MAY_USE = {"base", "client", "server", "bench"}
+BINDINGS_MAY_USE = {"base", "client", "server", "bench", "store"}  # store: its model test
 PYTHON_LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "_compat": set(),

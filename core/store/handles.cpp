@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/store/part_sums.h"
+#include "core/store/ranges/part_sums.h"
 #include "core/store/store_impl.h"
 
 namespace infinistore {

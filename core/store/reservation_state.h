@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "core/base/clock.h"
-#include "core/store/coverage.h"
 #include "core/store/entry.h"
+#include "core/store/ranges/coverage.h"
 #include "core/store/store.h"
 
 namespace infinistore {

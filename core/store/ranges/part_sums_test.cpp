@@ -1,4 +1,4 @@
-#include "core/store/part_sums.h"
+#include "core/store/ranges/part_sums.h"
 
 #include <doctest/doctest.h>
 

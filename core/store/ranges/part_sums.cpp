@@ -1,8 +1,6 @@
-#include "core/store/part_sums.h"
+#include "core/store/ranges/part_sums.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <span>
 
 #include "core/base/checksum.h"
@@ -11,44 +9,6 @@ namespace infinistore {
 namespace {
 
 constexpr std::size_t kWordBytes = 8;
-
-// Sums bytes that come in pieces whose bounds need not be those of words.
-class PieceSum {
- public:
-  explicit PieceSum(std::uint64_t position) noexcept : position_(position) {}
-
-  void add(Bytes piece) noexcept {
-    if (held_ > 0) {
-      const std::size_t count = std::min(kWordBytes - held_, piece.size());
-      std::memcpy(word_.data() + held_, piece.data(), count);
-      held_ += count;
-      piece = piece.subspan(count);
-      if (held_ < kWordBytes) return;
-      add_words(word_);
-      held_ = 0;
-    }
-    const std::size_t tail = piece.size() % kWordBytes;
-    add_words(piece.first(piece.size() - tail));
-    if (tail > 0) std::memcpy(word_.data(), piece.data() + piece.size() - tail, tail);
-    held_ = tail;
-  }
-
-  std::uint64_t sum() const noexcept {
-    return held_ == 0 ? sum_ : sum_ + checksum(Bytes(word_).first(held_), position_);
-  }
-
- private:
-  void add_words(Bytes words) noexcept {
-    if (words.empty()) return;
-    sum_ += checksum(words, position_);
-    position_ += words.size();
-  }
-
-  std::uint64_t position_;
-  std::uint64_t sum_ = 0;
-  std::array<std::byte, kWordBytes> word_{};  // the begun one
-  std::size_t held_ = 0;
-};
 
 struct ValueParts {
   std::span<const Part> parts;
@@ -67,7 +27,7 @@ struct ValueParts {
 }  // namespace
 
 std::uint64_t sum_bytes(const Pool& pool, const Extents& extents, Range range) noexcept {
-  PieceSum sum(range.offset);
+  RunningChecksum sum(range.offset);
   std::uint64_t start = 0;  // of the extent, in the value
   for (const Extent& extent : extents) {
     const std::uint64_t from = std::max(range.offset, start);
@@ -75,7 +35,7 @@ std::uint64_t sum_bytes(const Pool& pool, const Extents& extents, Range range) n
     if (from < to) sum.add(pool.bytes_of(extent).subspan(from - start, to - from));
     start += extent.bytes;
   }
-  return sum.sum();
+  return sum.finish();
 }
 
 Result<std::uint64_t> checksum_of_range(const Pool& pool, const Entry& entry, Range range) {

@@ -1,4 +1,4 @@
-#include "core/store/coverage.h"
+#include "core/store/ranges/coverage.h"
 
 #include <doctest/doctest.h>
 

@@ -16,7 +16,7 @@ from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.metadata import StepPlan
 from infinistore.connectors.vllm.scheduler import SchedulerSide
 from infinistore.connectors.vllm.settings import ConnectorSettings
-from infinistore.connectors.vllm.stats import InfiniStoreStats
+from infinistore.connectors.vllm.stats import InfiniStorePromMetrics, InfiniStoreStats
 from infinistore.connectors.vllm.worker import WorkerSide
 
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
@@ -97,6 +97,12 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> InfiniStoreStats:
         return InfiniStoreStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> InfiniStorePromMetrics:
+        return InfiniStorePromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def get_kv_connector_stats(self) -> InfiniStoreStats | None:
         side = self.scheduler or self.worker

@@ -1,0 +1,325 @@
+// Client, Batch and Call for Python.  Whatever waits gives the GIL away; no thread of ours takes
+// it.
+#include "core/client/client.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "bindings/convert.h"
+#include "bindings/init.h"
+#include "bindings/pack.h"
+
+namespace nb = nanobind;
+
+namespace infinistore {
+namespace {
+
+// Ctrl-C is looked for so often while something waits.
+constexpr Nanos kSignalInterval = 50 * kMillisecond;
+
+const Clock& the_clock() {
+  static const MonotonicClock clock;
+  return clock;
+}
+
+// Becomes _native.Failure(code, message).
+struct Failed {
+  Error error;
+};
+
+bool wait_for(Operation& operation, std::optional<double> timeout_s) {
+  const Nanos end = timeout_s ? the_clock().now() + nanos(*timeout_s) : -1;
+  while (!operation.is_done()) {
+    const Nanos left = end < 0 ? kSignalInterval : end - the_clock().now();
+    if (left <= 0) return false;
+    {
+      const nb::gil_scoped_release release;
+      operation.wait(std::min(left, kSignalInterval));
+    }
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  return true;
+}
+
+std::pair<int, std::string> failure_of(const Operation& operation) {
+  return {static_cast<int>(operation.failure().code), operation.failure().message};
+}
+
+nb::bytes outcome_bytes(const std::vector<Code>& outcomes) {
+  static_assert(sizeof(Code) == 1);
+  return nb::bytes(outcomes.data(), outcomes.size());
+}
+
+class PyClient {
+ public:
+  PyClient(std::unique_ptr<Client> client) : client_(std::move(client)), pid_(::getpid()) {}
+  ~PyClient() {
+    if (is_forked()) {
+      leak();
+      return;
+    }
+    const nb::gil_scoped_release release;
+    client_.reset();
+  }
+  PyClient(const PyClient&) = delete;
+  PyClient& operator=(const PyClient&) = delete;
+
+  Client& operator*() const noexcept { return *client_; }
+  Client* operator->() const noexcept { return client_.get(); }
+  bool is_forked() const noexcept { return ::getpid() != pid_; }
+  // A forked child has none of our threads, and their locks may be held for ever.
+  void close_after_fork() noexcept {
+    client_->close_after_fork();
+    leak();
+  }
+
+ private:
+  void leak() noexcept { [[maybe_unused]] const auto* const left = client_.release(); }
+
+  std::unique_ptr<Client> client_;
+  pid_t pid_;
+};
+
+// A handle of an operation.  When it dies before the operation has ended, it cancels it and waits
+// for the fence: only then may Python free the memory that it kept.
+template <class T>
+class Handle {
+ public:
+  Handle(nb::object client, std::unique_ptr<T> operation, nb::object kept)
+      : client_(std::move(client)), operation_(std::move(operation)), kept_(std::move(kept)) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() {
+    if (client().is_forked()) {
+      [[maybe_unused]] const auto* const left = operation_.release();
+      return;
+    }
+    if (operation_->is_done()) return;
+    cancel();
+    const nb::gil_scoped_release release;
+    operation_->wait(-1);
+  }
+
+  T& operator*() const noexcept { return *operation_; }
+  T* operator->() const noexcept { return operation_.get(); }
+  void cancel() const { client()->cancel(*operation_); }
+
+ private:
+  PyClient& client() const { return *nb::inst_ptr<PyClient>(client_); }
+
+  nb::object client_;
+  std::unique_ptr<T> operation_;
+  nb::object kept_;  // whatever owns the caller's memory
+};
+using PyBatch = Handle<Batch>;
+using PyCall = Handle<Call>;
+
+template <class T>
+T setting(nb::handle config, const char* name) {
+  return nb::cast<T>(config.attr(name));
+}
+
+TransportChoice transport_of(const std::string& name) {
+  if (name == "shm") return TransportChoice::kShm;
+  if (name == "tcp") return TransportChoice::kTcp;
+  return TransportChoice::kAuto;
+}
+
+std::unique_ptr<PyClient> connect(const std::string& host, std::uint16_t port,
+                                  const std::string& space, const std::string& client_name,
+                                  nb::handle config) {
+  ClientOptions options{
+      .host = host,
+      .port = port,
+      .token = setting<std::string>(config, "token"),
+      .space = space,
+      .client_name = client_name,
+      .transport = transport_of(setting<std::string>(config, "transport")),
+      .channels = setting<std::size_t>(config, "channels"),
+      .connect_timeout = nanos(setting<double>(config, "connect_timeout_s")),
+      .progress_timeout = nanos(setting<double>(config, "progress_timeout_s")),
+      .verifies = setting<bool>(config, "verify"),
+      .batch_keys_max = setting<std::size_t>(config, "batch_keys_max"),
+      .batch_bytes_max = setting<std::uint64_t>(config, "batch_bytes_max"),
+      .requests_max = setting<std::size_t>(config, "requests_max"),
+  };
+  std::optional<Result<std::unique_ptr<Client>>> client;
+  {
+    const nb::gil_scoped_release release;
+    client.emplace(Client::connect(std::move(options), the_clock()));
+  }
+  if (!client->ok()) throw Failed{client->error()};
+  return std::make_unique<PyClient>(std::move(**client));
+}
+
+template <class T, class Spec>
+std::unique_ptr<Handle<T>> submit(nb::object self, Spec spec, nb::object kept) {
+  auto& client = *nb::inst_ptr<PyClient>(self);
+  auto operation = std::make_unique<T>(std::move(spec));
+  auto& submitted = *operation;
+  auto handle = std::make_unique<Handle<T>>(std::move(self), std::move(operation), std::move(kept));
+  {
+    const nb::gil_scoped_release release;
+    client->submit(submitted);
+  }
+  return handle;
+}
+
+std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_bytes,
+                             std::uint64_t value_offset, bool replaces, nb::object kept) {
+  auto spec = pack.take();
+  spec.verb = Verb::kPut;
+  spec.value_bytes = value_bytes;
+  spec.value_offset = value_offset;
+  spec.replaces = replaces;
+  return submit<Batch>(std::move(self), std::move(spec), std::move(kept));
+}
+
+std::unique_ptr<PyBatch> get(nb::object self, Pack& pack, std::uint64_t value_bytes,
+                             std::uint64_t value_offset, std::uint32_t wait_ms,
+                             std::uint64_t lease_id, nb::object kept) {
+  auto spec = pack.take();
+  spec.verb = Verb::kGet;
+  spec.value_bytes = value_bytes;
+  spec.value_offset = value_offset;
+  spec.wait_ms = wait_ms;
+  spec.lease_id = lease_id;
+  return submit<Batch>(std::move(self), std::move(spec), std::move(kept));
+}
+
+std::unique_ptr<PyCall> match(nb::object self, Pack& pack, std::uint32_t group,
+                              std::uint32_t lease_ms) {
+  CallSpec spec;
+  spec.opcode = Opcode::kMatch;
+  spec.keys = pack.take_keys();
+  spec.group = group;
+  spec.lease_ms = lease_ms;
+  return submit<Call>(std::move(self), std::move(spec), nb::none());
+}
+
+template <Opcode opcode>
+std::unique_ptr<PyCall> keys_call(nb::object self, Pack& pack) {
+  CallSpec spec;
+  spec.opcode = opcode;
+  spec.keys = pack.take_keys();
+  return submit<Call>(std::move(self), std::move(spec), nb::none());
+}
+
+std::unique_ptr<PyCall> stats(nb::object self) {
+  CallSpec spec;
+  spec.opcode = Opcode::kStats;
+  return submit<Call>(std::move(self), std::move(spec), nb::none());
+}
+
+void post_lease(PyClient& client, std::vector<std::uint64_t> lease_ids, std::uint32_t lease_ms) {
+  CallSpec spec;
+  spec.opcode = Opcode::kLease;
+  spec.lease_ids = std::move(lease_ids);
+  spec.lease_ms = lease_ms;
+  client->post(std::move(spec));
+}
+
+nb::dict server_of(PyClient& client) {
+  const auto server = client->server();
+  nb::dict facts;
+  facts["incarnation"] = server.incarnation;
+  facts["version"] = server.version;
+  facts["pool_bytes"] = server.pool_bytes;
+  facts["transport"] = server.shares_memory ? "shm" : "tcp";
+  facts["no_sharing_reason"] = server.no_sharing_reason;
+  return facts;
+}
+
+nb::dict counters_of(PyClient& client) {
+  const auto& counters = client->counters();
+  nb::dict values;
+  values["corrupt"] = counters.corrupt.load();
+  values["connects"] = counters.connects.load();
+  values["disconnects"] = counters.disconnects.load();
+  values["timeouts"] = counters.timeouts.load();
+  return values;
+}
+
+nb::dict call_counters(PyCall& call) {
+  nb::dict values;
+  for (const auto& counter : call->counters) values[counter.name.c_str()] = counter.value;
+  return values;
+}
+
+template <class T>
+void define_handle(nb::class_<Handle<T>>& type) {
+  type.def_prop_ro("id", [](Handle<T>& self) { return self->id(); })
+      .def_prop_ro("done", [](Handle<T>& self) { return self->is_done(); })
+      .def(
+          "wait",
+          [](Handle<T>& self, std::optional<double> timeout_s) {
+            return wait_for(*self, timeout_s);
+          },
+          nb::arg("timeout_s").none(), "Whether it ended in time.")
+      .def("cancel", &Handle<T>::cancel)
+      .def_prop_ro(
+          "failure", [](Handle<T>& self) { return failure_of(*self); },
+          "Code and message of the first failure; after the end.")
+      .def_prop_ro(
+          "outcomes", [](Handle<T>& self) { return outcome_bytes(self->outcomes); },
+          "A code for each key; after the end.");
+}
+
+void define_client(nb::module_& module) {
+  nb::class_<PyClient>(module, "Client", "A server, as a program sees it.")
+      .def("put", &put, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
+           nb::arg("replaces"), nb::arg("kept").none())
+      .def("get", &get, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
+           nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("kept").none())
+      .def("match", &match, nb::arg("pack"), nb::arg("group"), nb::arg("lease_ms"))
+      .def("exists", &keys_call<Opcode::kExists>, nb::arg("pack"))
+      .def("erase", &keys_call<Opcode::kErase>, nb::arg("pack"))
+      .def("abort", &keys_call<Opcode::kAbort>, nb::arg("pack"))
+      .def("stats", &stats)
+      .def("post_lease", &post_lease, nb::arg("lease_ids"), nb::arg("lease_ms"))
+      .def("server", &server_of)
+      .def("counters", &counters_of)
+      .def(
+          "completion_fd", [](PyClient& self) { return self->completions().fd(); },
+          "Readable while take_completed() has something to tell.")
+      .def("take_completed", [](PyClient& self) { return self->completions().take(); })
+      .def(
+          "close", [](PyClient& self) { self->close(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def("close_after_fork", &PyClient::close_after_fork);
+}
+
+}  // namespace
+
+void init_client(nb::module_& module) {
+  PyObject* const failure = PyErr_NewException("infinistore._native.Failure", nullptr, nullptr);
+  module.attr("Failure") = nb::steal(failure);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const Failed& failed) {
+          const auto arguments =
+              nb::make_tuple(static_cast<int>(failed.error.code), failed.error.message);
+          PyErr_SetObject(static_cast<PyObject*>(type), arguments.ptr());
+        }
+      },
+      failure);
+  init_pack(module);
+  define_client(module);
+  nb::class_<PyBatch> batch(module, "Batch", "A put or get in flight.");
+  define_handle(batch);
+  nb::class_<PyCall> call(module, "Call", "A small request in flight.");
+  define_handle(call);
+  call.def_prop_ro("blocks", [](PyCall& self) { return self->blocks; })
+      .def_prop_ro("lease_ids", [](PyCall& self) { return self->lease_ids; })
+      .def_prop_ro("counters", &call_counters);
+  module.def("connect", &connect, nb::arg("host"), nb::arg("port"), nb::arg("space"),
+             nb::arg("client_name"), nb::arg("config"));
+}
+
+}  // namespace infinistore

@@ -1,0 +1,11 @@
+// The extension module infinistore._native.
+#include <nanobind/nanobind.h>
+
+#include "bindings/init.h"
+
+NB_MODULE(_native, module) {
+  module.doc() = "The native half of InfiniStore; not an interface for users.";
+  infinistore::init_client(module);
+  infinistore::init_server(module);
+  infinistore::init_store(module);
+}

@@ -1,0 +1,135 @@
+#include "bindings/pack.h"
+
+#include "bindings/convert.h"
+
+namespace nb = nanobind;
+
+namespace infinistore {
+namespace {
+
+std::string at(std::size_t index) { return "block " + std::to_string(index); }
+
+// A Python integer of 0 to 2^64 - 1 as such.
+std::uint64_t offset_of(PyObject* object, std::size_t index) {
+  const auto value = PyLong_Check(object)
+                         ? PyLong_AsUnsignedLongLong(object)
+                         : PyLong_AsUnsignedLongLong(nb::steal(PyNumber_Index(object)).ptr());
+  if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    refuse(at(index) + ": its offset " + nb::cast<std::string>(nb::repr(nb::handle(object))) +
+           " is no integer of 0 or more");
+  }
+  return value;
+}
+
+}  // namespace
+
+Pack Pack::from_keys(nb::list keys) {
+  Pack pack;
+  const std::size_t count = list_size(keys.ptr());
+  pack.spec_.keys.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    add_key(pack.spec_.keys, PyList_GetItem(keys.ptr(), static_cast<Py_ssize_t>(i)), i);
+  }
+  return pack;
+}
+
+Pack Pack::from_blocks(nb::list blocks) {
+  Pack pack;
+  const std::size_t count = list_size(blocks.ptr());
+  pack.spec_.keys.reserve(count);
+  pack.offsets_.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    PyObject* const block = PyList_GetItem(blocks.ptr(), static_cast<Py_ssize_t>(i));
+    if (!PyTuple_Check(block) || PyTuple_Size(block) != 2) {
+      refuse(at(i) + " is " + nb::cast<std::string>(nb::repr(nb::handle(block))) +
+             "; a block is a tuple (key, offset)");
+    }
+    add_key(pack.spec_.keys, PyTuple_GetItem(block, 0), i);
+    pack.offsets_.push_back(offset_of(PyTuple_GetItem(block, 1), i));
+  }
+  return pack;
+}
+
+void Pack::place(std::uint64_t base, std::uint64_t cache_bytes, std::uint64_t element_bytes,
+                 std::uint64_t page_bytes, nb::object offsets) {
+  const auto put = [&](std::span<const std::uint64_t> values, const auto& show) {
+    if (values.size() != size()) {
+      refuse(std::to_string(size()) + " keys have " + std::to_string(values.size()) +
+             " offsets; give one for each");
+    }
+    const std::uint64_t room = page_bytes > cache_bytes ? 0 : cache_bytes - page_bytes;
+    spec_.addresses.reserve(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (page_bytes > cache_bytes || values[i] > room / element_bytes) {
+        refuse(at(i) + " at offset " + show(values[i]) + " takes " + std::to_string(page_bytes) +
+               " bytes from byte offset*" + std::to_string(element_bytes) +
+               " on, past the end of the cache (" + std::to_string(cache_bytes) +
+               " bytes); offsets count " +
+               (element_bytes == 1 ? "bytes" : "elements, not bytes or blocks"));
+      }
+      spec_.addresses.push_back(base + values[i] * element_bytes);
+    }
+  };
+  if (offsets.is_none()) {
+    put(offsets_, [](std::uint64_t value) { return std::to_string(value); });
+  } else {
+    const Integers integers(offsets, "offsets");
+    put(integers.values(), [&](std::uint64_t value) { return integers.show(value); });
+  }
+  spec_.segments_per_key = 1;
+  spec_.segment_bytes = page_bytes;
+}
+
+void Pack::place_segments(nb::object addresses, std::size_t segments_per_key,
+                          std::uint64_t segment_bytes) {
+  const Integers integers(addresses, "addresses");
+  const auto values = integers.values();
+  if (values.size() != size() * segments_per_key) {
+    refuse(std::to_string(size()) + " keys with " + std::to_string(segments_per_key) +
+           " segments each need " + std::to_string(size() * segments_per_key) + " addresses, not " +
+           std::to_string(values.size()));
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] == 0) {
+      refuse(at(i / segments_per_key) + ": the address of its segment " +
+             std::to_string(i % segments_per_key) + " is 0; give addresses of allocated memory");
+    }
+  }
+  spec_.addresses.assign(values.begin(), values.end());
+  spec_.segments_per_key = segments_per_key;
+  spec_.segment_bytes = segment_bytes;
+}
+
+void Pack::set_chain(nb::list parents, nb::list depths) {
+  if (list_size(parents.ptr()) != size() || list_size(depths.ptr()) != size()) {
+    refuse("parents and depths need one entry for each of the " + std::to_string(size()) + " keys");
+  }
+  for (std::size_t i = 0; i < size(); ++i) {
+    const auto index = static_cast<Py_ssize_t>(i);
+    PyObject* const parent = PyList_GetItem(parents.ptr(), index);
+    const auto key = parent == Py_None ? std::string_view{} : key_bytes(parent, "parent", i);
+    if (key.size() > kKeyBytesMax) {
+      refuse("parent " + std::to_string(i) + " has " + std::to_string(key.size()) +
+             " bytes; a key has at most " + std::to_string(kKeyBytesMax));
+    }
+    const auto depth = offset_of(PyList_GetItem(depths.ptr(), index), i);
+    if (depth > 0xFFFFFFFFU) refuse(at(i) + ": its depth does not fit 32 bits");
+    spec_.parents.add(key);
+    spec_.depths.push_back(static_cast<std::uint32_t>(depth));
+  }
+}
+
+void init_pack(nb::module_& module) {
+  nb::class_<Pack>(module, "Pack", "Keys and places of a batch, checked.")
+      .def_static("from_keys", &Pack::from_keys, nb::arg("keys"))
+      .def_static("from_blocks", &Pack::from_blocks, nb::arg("blocks"))
+      .def("__len__", &Pack::size)
+      .def("place", &Pack::place, nb::arg("base"), nb::arg("cache_bytes"), nb::arg("element_bytes"),
+           nb::arg("page_bytes"), nb::arg("offsets").none())
+      .def("place_segments", &Pack::place_segments, nb::arg("addresses"),
+           nb::arg("segments_per_key"), nb::arg("segment_bytes"))
+      .def("set_chain", &Pack::set_chain, nb::arg("parents"), nb::arg("depths"));
+}
+
+}  // namespace infinistore

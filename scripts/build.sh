@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Rebuilds the extension and core_tests where their sources changed, and refreshes _native.pyi.
+# `build.sh extension` leaves core_tests out.
 . "$(dirname "$0")/stage.sh"
 
 build_core_tests() {
@@ -8,18 +9,25 @@ build_core_tests() {
   cmake --build build/dev
 }
 
-# Not through pip when nothing changed: hashing the sources is quicker than its start.
+# What the extension is made of, and where it is installed: a repository that moved installs anew.
+# New Python modules need no build: the package is found where its sources are.
+inputs() {
+  find core bindings cmake CMakeLists.txt pyproject.toml -type f ! -name '*_test.cpp' | sort
+  echo "$VENV"
+}
+
 build_extension() {
-  local sources
-  sources=$(find core bindings cmake CMakeLists.txt pyproject.toml -type f ! -name '*_test.cpp' | sort)
-  # shellcheck disable=SC2086
-  if fresh extension $sources; then say "the extension is up to date"; return; fi
   quiet_pip --no-build-isolation --no-deps -e .
-  # shellcheck disable=SC2086
-  mark extension $sources
   cp "$(find build/cp* -name _native.pyi -path '*bindings*' | head -1)" src/infinistore/_native.pyi
 }
 
 mkdir -p build
-stage "extension" 8 build_extension
-stage "C++ tests, built" 8 build_core_tests
+mapfile -t sources < <(inputs)
+# Not through pip when nothing changed: hashing the sources is quicker than its start.
+if fresh extension "${sources[@]}"; then
+  say "extension: up to date"
+else
+  stage "extension" 8 build_extension
+  mark extension "${sources[@]}"
+fi
+[ "${1:-}" = extension ] || stage "C++ tests, built" 8 build_core_tests

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv with everything the other commands need. Quick when there is nothing to do.
+# Makes .venv with everything that the other commands need, InfiniStore itself included (editable).
+# Quick when there is nothing to do.
 #
 #   INFINISTORE_PYTHON          the interpreter to use (default: python3.11, else another >= 3.10)
 #   INFINISTORE_WITHOUT_VLLM=1  leaves torch and vLLM out; tests and demo that need them are skipped
@@ -70,10 +71,6 @@ install_dev_tools() {
   quiet_pip -r "$PYPROJECT_GROUPS"
 }
 
-install_infinistore() {
-  quiet_pip --no-build-isolation --no-deps -e . || die "the build failed" "its output is above"
-}
-
 mkdir -p build
 [ -z "$(missing_system_packages)" ] || stage "system packages" 3 install_system_packages
 [ -x "$VENV/bin/python" ] || stage "virtual environment" 1 make_venv
@@ -88,5 +85,4 @@ if [ -z "${INFINISTORE_WITHOUT_VLLM:-}" ]; then
   fi
 fi
 fresh dev pyproject.toml || { stage "development tools" 4 install_dev_tools; mark dev pyproject.toml; }
-editable_inputs=(pyproject.toml "$VENV")
-fresh editable "${editable_inputs[@]}" || { stage "infinistore, editable" 5 install_infinistore; mark editable "${editable_inputs[@]}"; }
+scripts/build.sh extension

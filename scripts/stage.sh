@@ -52,7 +52,10 @@ quiet_pip() {
   local log=$ROOT/build/pip.log rc=0
   mkdir -p "$ROOT/build"
   "$VENV/bin/python" -m pip install --progress-bar off "$@" >"$log" 2>&1 </dev/null || rc=$?
-  [ "$rc" = 0 ] || grep -v 'is ignored: it is' "$log" | tail -30 >&2
+  [ "$rc" = 0 ] && return
+  grep -m 20 -A 5 '[0-9]: error: ' "$log" >&2 || true  # a compiler's, far above the end
+  grep -v 'is ignored: it is' "$log" | tail -20 >&2
+  say "the whole output is in $log" >&2
   return "$rc"
 }
 

@@ -83,7 +83,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
                 stage=stage,
                 saves=transfer.is_kv_producer,
             )
-        if not self.link.wait_ready(_START_WAIT_S):
+        if not self.link.wait_tried(_START_WAIT_S):
             logger.warning("no store at %s yet: the engine starts without it", settings.url)
 
     @property

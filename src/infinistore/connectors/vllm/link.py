@@ -44,7 +44,7 @@ class StoreLink:
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._closing = threading.Event()
-        self._ready = threading.Event()
+        self._tried = threading.Event()  # the first attempt has succeeded or failed
         self._warner = Warner(logger)
         self._start()
 
@@ -53,15 +53,15 @@ class StoreLink:
         """The client, which reconnects by itself after its first connection."""
         return self._client
 
-    def wait_ready(self, timeout_s: float) -> bool:
-        """Waits for the first connection; used only while the engine starts."""
-        return self._ready.wait(timeout_s)
+    def wait_tried(self, timeout_s: float) -> bool:
+        """Waits for the first attempt while the engine starts; whether it succeeded."""
+        self._tried.wait(timeout_s)
+        return self._client is not None
 
     def drop(self) -> None:
         """Closes the client and makes a new one: when `close` returns no copy of it goes on."""
         with self._lock:
             client, self._client = self._client, None
-            self._ready.clear()
         if client is not None:
             client.close()
             self._start()
@@ -82,6 +82,7 @@ class StoreLink:
             namespace = self.namespace or self._find_namespace()
         except Exception:
             logger.exception("no namespace, so nothing is saved or loaded")
+            self._tried.set()
             return
         self.namespace = namespace
         logger.info("namespace %s at %s", namespace, self._settings.url)
@@ -89,11 +90,13 @@ class StoreLink:
             try:
                 client = connect(self._settings, namespace)
             except InfiniStoreError as error:
+                self._tried.set()
                 self._warner.warn("no store at %s: %s", self._settings.url, error)
                 self._closing.wait(_RETRY_S)
                 continue
             except Exception:  # nothing of ours may end the engine
                 logger.exception("cannot use the store at %s", self._settings.url)
+                self._tried.set()
                 return
             self._adopt(client)
             return
@@ -102,6 +105,6 @@ class StoreLink:
         with self._lock:
             if not self._closing.is_set():
                 self._client = client
-                self._ready.set()
+                self._tried.set()
                 return
         client.close()

@@ -3,8 +3,9 @@
 # `build.sh extension` leaves core_tests out.
 . "$(dirname "$0")/stage.sh"
 
+# The same flags as the extension's: ccache compiles the core once.
 build_core_tests() {
-  cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DINFINISTORE_BUILD_TESTS=ON \
+  cmake -S . -B build/dev -G Ninja -DCMAKE_BUILD_TYPE=Release -DINFINISTORE_BUILD_TESTS=ON \
     -DINFINISTORE_WERROR=ON >build/dev-configure.log || { tail -20 build/dev-configure.log; return 1; }
   cmake --build build/dev
 }
@@ -17,7 +18,7 @@ inputs() {
 }
 
 build_extension() {
-  quiet_pip --no-build-isolation --no-deps -e .
+  quiet_pip --no-build-isolation --no-deps -C cmake.define.INFINISTORE_WERROR=ON -e .
   cp "$(find build/cp* -name _native.pyi -path '*bindings*' | head -1)" src/infinistore/_native.pyi
 }
 

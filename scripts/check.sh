@@ -22,8 +22,8 @@ check_stub() {
 # sanitized NAME SANITIZERS: core_tests built and run with them.
 sanitized() {
   local build=build/$1
-  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DINFINISTORE_BUILD_TESTS=ON \
-    -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE="$2" >"build/$1-configure.log" ||
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+    -DINFINISTORE_BUILD_TESTS=ON -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE="$2" >"build/$1-configure.log" ||
     { tail -20 "build/$1-configure.log"; return 1; }
   cmake --build "$build"
   # TSan of older compilers cannot live with the address randomisation of newer kernels.

@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 if sys.version_info >= (3, 11):
-    import tomllib
     from asyncio import timeout, timeout_at
+
+    import tomllib
 else:
     import tomli as tomllib
     from async_timeout import timeout, timeout_at  # there with aiohttp before 3.11

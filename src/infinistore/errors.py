@@ -6,7 +6,7 @@ import enum
 
 
 class Code(enum.IntEnum):
-    """Outcome of one key, or cause of a failure. Mirrors core/base/result.h and docs/protocol.md."""
+    """Outcome of one key, or cause of a failure; core/base/result.h and docs/protocol.md agree."""
 
     OK = 0
     EXISTS = 1

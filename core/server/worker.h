@@ -17,7 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/base/poller.h"
 #include "core/server/acceptor.h"
-#include "core/server/session.h"
+#include "core/server/session/session.h"
 
 namespace infinistore {
 

@@ -28,7 +28,7 @@ struct WireRange {
 };
 
 struct WireRanges {
-  std::vector<WireRange> items;  // one (uniform), or one for each key
+  std::vector<WireRange> items = {};  // one (uniform), or one for each key
 
   const WireRange& of(std::size_t index) const noexcept {
     return items.size() == 1 ? items.front() : items[index];
@@ -41,9 +41,9 @@ struct Hello {
   std::uint64_t incarnation = 0;
   BootId boot_id{};
   Nonce nonce{};
-  std::string_view token;
-  std::string_view space;
-  std::string_view client_name;
+  std::string_view token = {};
+  std::string_view space = {};
+  std::string_view client_name = {};
 };
 
 struct Welcome {
@@ -56,38 +56,38 @@ struct Welcome {
   Nonce nonce{};
   std::uint64_t pool_bytes = 0;
   std::uint64_t capabilities = 0;
-  std::string_view unix_path;
-  std::string_view server_version;
-  std::vector<std::uint64_t> region_bytes;
+  std::string_view unix_path = {};
+  std::string_view server_version = {};
+  std::vector<std::uint64_t> region_bytes = {};
 };
 
 struct PutRequest {
   bool replace = false;
-  std::vector<std::string_view> keys;
-  WireRanges ranges;
-  std::vector<std::string_view> parents;  // empty, or one for each key
-  std::vector<std::uint32_t> depths;      // likewise
+  std::vector<std::string_view> keys = {};
+  WireRanges ranges = {};
+  std::vector<std::string_view> parents = {};  // empty, or one for each key
+  std::vector<std::uint32_t> depths = {};      // likewise
 };
 
 struct GrantReply {
-  std::vector<Code> outcomes;
-  std::vector<Extents> extents;  // shared memory: of each item that is kOk, in order; else empty
+  std::vector<Code> outcomes = {};
+  std::vector<Extents> extents = {};  // shared memory: of each item that is kOk, in order; else empty
 };
 
 struct FillRequest {
   std::uint32_t granted_count = 0;
-  std::vector<std::uint64_t> checksums;  // shared memory: one for each; else empty
+  std::vector<std::uint64_t> checksums = {};  // shared memory: one for each; else empty
 };
 
 struct ResultReply {
-  std::vector<Code> outcomes;
+  std::vector<Code> outcomes = {};
 };
 
 struct GetRequest {
   std::uint32_t wait_ms = 0;
   std::uint64_t lease_id = 0;
-  std::vector<std::string_view> keys;
-  WireRanges ranges;
+  std::vector<std::string_view> keys = {};
+  WireRanges ranges = {};
 };
 
 struct FoundItem {
@@ -99,15 +99,15 @@ struct FoundItem {
 };
 
 struct DataReply {
-  std::vector<Code> outcomes;
-  std::vector<FoundItem> found;  // of each item that is kOk, in order
-  std::vector<Extents> extents;  // shared memory: likewise; else empty
+  std::vector<Code> outcomes = {};
+  std::vector<FoundItem> found = {};  // of each item that is kOk, in order
+  std::vector<Extents> extents = {};  // shared memory: likewise; else empty
 };
 
 struct MatchRequest {
   std::uint32_t lease_ms = 0;
   std::uint32_t group = 1;
-  std::vector<std::string_view> keys;
+  std::vector<std::string_view> keys = {};
 };
 
 struct MatchedReply {
@@ -116,28 +116,28 @@ struct MatchedReply {
 };
 
 struct KeysRequest {  // EXISTS, ERASE, ABORT
-  std::vector<std::string_view> keys;
+  std::vector<std::string_view> keys = {};
 };
 
 struct LeaseRequest {
   std::uint32_t lease_ms = 0;
-  std::vector<std::uint64_t> lease_ids;
+  std::vector<std::uint64_t> lease_ids = {};
 };
 
 struct Counter {
-  std::string name;
+  std::string name = {};
   std::uint64_t value = 0;
 
   bool operator==(const Counter&) const = default;
 };
 
 struct CountersReply {
-  std::vector<Counter> counters;
+  std::vector<Counter> counters = {};
 };
 
 struct ErrorReply {
   Code code = Code::kInvalid;
-  std::string_view message;
+  std::string_view message = {};
 };
 
 }  // namespace infinistore

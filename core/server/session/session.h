@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/server/context.h"
-#include "core/server/gets.h"
-#include "core/server/puts.h"
+#include "core/server/session/gets.h"
+#include "core/server/session/puts.h"
 #include "core/server/server_metrics.h"
 #include "core/transport/transports.h"
 

@@ -1,4 +1,4 @@
-#include "core/server/puts.h"
+#include "core/server/session/puts.h"
 
 #include <algorithm>
 #include <utility>

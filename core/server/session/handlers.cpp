@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/server/session.h"
+#include "core/server/session/session.h"
 #include "core/wire/codec.h"
 
 namespace infinistore {

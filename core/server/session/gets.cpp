@@ -1,4 +1,4 @@
-#include "core/server/gets.h"
+#include "core/server/session/gets.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "core/server/session.h"
+#include "core/server/session/session.h"
 
 #include <algorithm>
 #include <limits>

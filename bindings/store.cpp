@@ -13,7 +13,6 @@ namespace infinistore {
 namespace {
 
 namespace nb = nanobind;
-using namespace nb::literals;  // NOLINT: argument names need it
 
 std::string_view view_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
@@ -94,7 +93,7 @@ class TestStore {
   nb::bytes read(Number lease, std::uint64_t offset, std::uint64_t bytes) {
     const Range range{.offset = offset, .bytes = bytes};
     const std::string text = testing::read_at(store_.pool(), leases_.at(lease).extents(), range);
-    return {text.data(), text.size()};
+    return nb::bytes(text.data(), text.size());
   }
   std::uint64_t value_bytes(Number lease) { return leases_.at(lease).value_bytes(); }
   // (code, sum)
@@ -163,12 +162,13 @@ void init_store(nb::module_& module) {
       [](const nb::bytes& data, std::uint64_t position) {
         return checksum(bytes_of(view_of(data)), position);
       },
-      "data"_a, "position"_a = 0);
+      nb::arg("data"), nb::arg("position") = 0);
   nb::class_<TestStore>(module, "TestStore")
       .def(nb::init<std::uint64_t, const std::string&, std::uint64_t, std::uint32_t>(),
-           "pool_bytes"_a, "policy"_a = "lru", "staged_bytes_max"_a = 0, "shard_count"_a = 16)
-      .def("reserve", &TestStore::reserve, "space"_a, "key"_a, "value_bytes"_a,
-           "replaces"_a = false)
+           nb::arg("pool_bytes"), nb::arg("policy") = "lru", nb::arg("staged_bytes_max") = 0,
+           nb::arg("shard_count") = 16)
+      .def("reserve", &TestStore::reserve, nb::arg("space"), nb::arg("key"), nb::arg("value_bytes"),
+           nb::arg("replaces") = false)
       .def("claim", &TestStore::claim)
       .def("unclaim", &TestStore::unclaim)
       .def("filled", &TestStore::filled)
@@ -179,7 +179,8 @@ void init_store(nb::module_& module) {
       .def("quarantine", &TestStore::quarantine)
       .def("end_quarantine", &TestStore::end_quarantine)
       .def("find", &TestStore::find)
-      .def("match_prefix", &TestStore::match_prefix, "space"_a, "keys"_a, "group"_a = 1)
+      .def("match_prefix", &TestStore::match_prefix, nb::arg("space"), nb::arg("keys"),
+           nb::arg("group") = 1)
       .def("read", &TestStore::read)
       .def("value_bytes", &TestStore::value_bytes)
       .def("range_checksum", &TestStore::range_checksum)

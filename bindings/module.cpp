@@ -5,6 +5,7 @@
 
 NB_MODULE(_native, module) {
   module.doc() = "The native half of InfiniStore; not an interface for users.";
+  infinistore::init_bench(module);
   infinistore::init_client(module);
   infinistore::init_server(module);
   infinistore::init_store(module);

@@ -1,0 +1,65 @@
+// The limits of this machine, for infinistore.bench: addresses in, no result but an outcome's code.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "bindings/init.h"
+#include "core/bench/copy_limit.h"
+#include "core/bench/stream_limit.h"
+
+namespace infinistore {
+namespace {
+
+namespace nb = nanobind;
+
+using Addresses = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::uint64_t> span_of(const Addresses& addresses) {
+  return {addresses.data(), addresses.size()};
+}
+
+void bench_copy_blocks(bool nontemporal, const Addresses& targets, const Addresses& sources,
+                       std::size_t block_bytes) {
+  if (targets.size() != sources.size()) {
+    throw std::invalid_argument("targets and sources differ in length");
+  }
+  const std::span to = span_of(targets);
+  const std::span from = span_of(sources);
+  const nb::gil_scoped_release unlocked;
+  copy_blocks(nontemporal ? CopyLoop::kNonTemporal : CopyLoop::kMemcpy, to, from, block_bytes);
+}
+
+int bench_serve_streams(const std::vector<int>& sockets, const Memory& memory) {
+  const MutableBytes bytes(reinterpret_cast<std::byte*>(memory.data()), memory.size());
+  const nb::gil_scoped_release unlocked;
+  return static_cast<int>(serve_streams(sockets, bytes));
+}
+
+int bench_move_blocks(const std::vector<int>& sockets, bool to_far, const Addresses& addresses,
+                      std::size_t block_bytes) {
+  const std::span blocks = span_of(addresses);
+  const nb::gil_scoped_release unlocked;
+  return static_cast<int>(move_blocks(
+      sockets, to_far ? StreamDirection::kToFar : StreamDirection::kFromFar, blocks, block_bytes));
+}
+
+}  // namespace
+
+void init_bench(nb::module_& module) {
+  module.def("bench_copy_blocks", &bench_copy_blocks, nb::arg("nontemporal"), nb::arg("targets"),
+             nb::arg("sources"), nb::arg("block_bytes"),
+             "Copies block i from address sources[i] to address targets[i], on this thread.");
+  module.def("bench_serve_streams", &bench_serve_streams, nb::arg("sockets"), nb::arg("memory"),
+             "Serves bench_move_blocks of another process until its sockets close; a Code.");
+  module.def("bench_move_blocks", &bench_move_blocks, nb::arg("sockets"), nb::arg("to_far"),
+             nb::arg("addresses"), nb::arg("block_bytes"),
+             "Sends blocks to, or fetches them from, bench_serve_streams; a Code.");
+}
+
+}  // namespace infinistore

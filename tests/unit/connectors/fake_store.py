@@ -29,8 +29,10 @@ class Staged:
 class FakeBatch:
     """A batch that ends when its work was done, or when the test says so."""
 
-    def __init__(self, work: Callable[[], list[Code]], held: bool) -> None:
+    def __init__(self, work: Callable[[], list[Code]], held: bool, count: int) -> None:
         self._work = work
+        self._count = count
+        self.is_stubborn = False  # goes on although it was cancelled
         self._outcomes: list[Code] | None = None
         self._event = threading.Event()
         if not held:
@@ -41,10 +43,14 @@ class FakeBatch:
             self._outcomes = self._work()
             self._event.set()
 
-    def fail(self, code: Code, count: int) -> None:
+    def fail(self, code: Code) -> None:
         if self._outcomes is None:
-            self._outcomes = [code] * count
+            self._outcomes = [code] * self._count
             self._event.set()
+
+    def cancel(self) -> None:
+        if not self.is_stubborn:
+            self.fail(Code.CANCELLED)
 
     @property
     def done(self) -> bool:
@@ -64,7 +70,8 @@ class FakeLookup:
     answer: Callable[[], tuple[int, int]]
     held: bool = False
     blocks: int = 0
-    lease_id: int = 0
+    lease_ids: list[int] = field(default_factory=list)
+    is_cancelled: bool = False
     error: InfiniStoreError | None = None
     done: bool = False
 
@@ -73,8 +80,12 @@ class FakeLookup:
             self.run()
 
     def run(self) -> None:
-        self.blocks, self.lease_id = self.answer()
+        self.blocks, lease_id = self.answer()
+        self.lease_ids = [lease_id] if lease_id else []
         self.done = True
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
     def fail(self) -> None:
         self.error, self.done = DisconnectedError("the store is gone"), True
@@ -95,6 +106,7 @@ class FakeStore:
         self.read_codes: dict[bytes, Code] = {}  # key -> what its next reads say
         self.write_code: Code | None = None
         self.is_dead = False
+        self.is_stubborn = False  # batches go on although they were cancelled
         self._next_lease = 1
 
     def connect(self, settings: Any, namespace: str) -> FakeClient:
@@ -117,7 +129,7 @@ class FakeClient:
     def __init__(self, store: FakeStore, namespace: str) -> None:
         self.store = store
         self.namespace = namespace
-        self.batches: list[tuple[FakeBatch, int]] = []
+        self.batches: list[FakeBatch] = []
         self.lookups: list[FakeLookup] = []
         self.is_closed = False
 
@@ -232,14 +244,15 @@ class FakeClient:
 
     def close(self) -> None:
         self.is_closed = True
-        for batch, count in self.batches:
-            batch.fail(Code.CLOSED, count)
+        for batch in self.batches:
+            batch.fail(Code.CLOSED)
         for name in [n for n in self.store.staged if n[0] == self.namespace]:
             del self.store.staged[name]
 
     def _batch(self, work: Callable[[], list[Code]], held: bool, count: int) -> FakeBatch:
-        batch = FakeBatch(work, held)
-        self.batches.append((batch, count))
+        batch = FakeBatch(work, held, count)
+        batch.is_stubborn = self.store.is_stubborn
+        self.batches.append(batch)
         return batch
 
     def _check(self) -> None:

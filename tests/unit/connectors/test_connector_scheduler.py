@@ -154,7 +154,7 @@ def test_a_request_aborted_in_its_load_keeps_the_lease_until_the_bytes_stop(
     engine.scheduler.on_finished(request)
     assert engine.end() == (set(), set())
     assert store.leases
-    engine.worker._link.client.batches[-1][0].run()  # type: ignore[union-attr]
+    engine.worker._link.client.batches[-1].run()  # type: ignore[union-attr]
     assert engine.end()[0] == {"r"}
     assert not store.leases
 

@@ -8,6 +8,7 @@ import pytest
 from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
 from fake_store import FakeBatch, FakeStore
 
+from infinistore.connectors.vllm import fencing
 from infinistore.connectors.vllm.saves import SaveGate
 from infinistore.errors import Code
 from infinistore.keys import HeadRange, block_key
@@ -20,7 +21,7 @@ NAMES = [f"model.layers.{n}.attn" for n in range(LAYERS)]
 
 def batches(engine: Engine) -> list[FakeBatch]:
     client = engine.worker._link.client
-    return [batch for batch, _ in client.batches]  # type: ignore[union-attr]
+    return list(client.batches)  # type: ignore[union-attr]
 
 
 def load(engine: Engine, request: Request, block_ids: list[int]) -> None:
@@ -172,8 +173,18 @@ def test_a_store_that_dies_between_lookup_and_load_is_a_failed_load(
     assert engine.end() == ({"s"}, set(OTHERS[:5]))
 
 
-def test_a_load_that_hangs_is_fenced_before_its_blocks_are_given_up(
-    engine: Engine, store: FakeStore
+@pytest.fixture(params=["cancelled", "stubborn"])
+def hanging(
+    request: pytest.FixtureRequest, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Whether batches that hang go on even when they are cancelled."""
+    monkeypatch.setattr(fencing, "_CANCEL_S", 0.05)
+    store.is_stubborn = request.param == "stubborn"
+    return store.is_stubborn
+
+
+def test_a_load_that_hangs_is_ended_before_its_blocks_are_given_up(
+    engine: Engine, store: FakeStore, hanging: bool
 ) -> None:
     engine.prefill(Request("r", PROMPT), BLOCKS)
     store.hold_reads = True
@@ -181,10 +192,12 @@ def test_a_load_that_hangs_is_fenced_before_its_blocks_are_given_up(
     engine.begin(StepOutput())
     engine.worker.start_loads()
     client = engine.worker._link.client
-    engine.end()
+    assert engine.end() == (set(), set())
     engine.clock.now_s += 31
     assert engine.end() == ({"s"}, set(OTHERS[:5]))
-    assert client.is_closed  # type: ignore[union-attr]
+    assert client.batches[-1].done  # type: ignore[union-attr]
+    # Only what cannot be ended alone costs the link.
+    assert client.is_closed == hanging  # type: ignore[union-attr]
     engine.wait_connected()
 
 
@@ -248,7 +261,9 @@ def test_a_layer_waits_for_its_own_batch_only(store: FakeStore) -> None:
     engine.close()
 
 
-def test_a_step_with_layers_that_hang_goes_on_once_they_cannot_arrive(store: FakeStore) -> None:
+def test_a_step_with_layers_that_hang_goes_on_once_they_cannot_arrive(
+    store: FakeStore, hanging: bool
+) -> None:
     engine = Engine(store, load_mode="layerwise", load_timeout_s=0.05)
     engine.prefill(Request("r", PROMPT), BLOCKS)
     store.hold_reads = True
@@ -258,17 +273,21 @@ def test_a_step_with_layers_that_hang_goes_on_once_they_cannot_arrive(store: Fak
     engine.begin(engine.admitted(request, OTHERS, 20, 1))
     engine.worker.start_loads()
     engine.worker.wait_layer(NAMES[0])
-    assert client.is_closed  # type: ignore[union-attr]
+    assert all(batch.done for batch in client.batches)  # type: ignore[union-attr]
+    assert client.is_closed == hanging  # type: ignore[union-attr]
     assert engine.end()[1] == set(OTHERS[:5])
     engine.close()
 
 
-def test_a_save_that_hangs_is_fenced_before_the_step_returns(store: FakeStore) -> None:
+def test_a_save_that_hangs_is_ended_before_the_step_returns(
+    store: FakeStore, hanging: bool
+) -> None:
     engine = Engine(store, save_timeout_s=0.05)
     store.hold_writes = True
     client = engine.worker._link.client
     engine.prefill(Request("r", PROMPT), BLOCKS)
-    assert client.is_closed  # type: ignore[union-attr]
+    assert all(batch.done for batch in client.batches)  # type: ignore[union-attr]
+    assert client.is_closed == hanging  # type: ignore[union-attr]
     assert not store.staged
     assert not store.sealed
     assert engine.worker.counters.totals["blocks_save_failed"] == 5

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import infinistore
 from infinistore.connectors._blocks import CacheMap
+from infinistore.connectors.vllm.fencing import fence
 from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -77,9 +78,8 @@ class AsyncLoads:
     def take_ended(self) -> list[LoadedBlocks]:
         """The loads that have ended since the last call, each in exactly one way."""
         now = self.clock()
-        late = [p for p in self._pending if p.batch is not None and now > p.deadline_s]
-        if any(not pending.batch.done for pending in late):
-            self.drop_link()
+        late = [p.batch for p in self._pending if p.batch is not None and now > p.deadline_s]
+        fence(late, self.drop_link)
         ended: list[LoadedBlocks] = []
         waiting: list[_Pending] = []
         for pending in self._pending:
@@ -105,8 +105,14 @@ class LayerLoads:
     """The loads of one step, a batch for each layer, in the order in which the layers compute."""
 
     def __init__(
-        self, cache: CacheMap, client: Client | None, keys: list[bytes], block_ids: list[int]
+        self,
+        cache: CacheMap,
+        client: Client | None,
+        keys: list[bytes],
+        block_ids: list[int],
+        drop_link: Callable[[], None],
     ) -> None:
+        self._drop_link = drop_link
         self._block_ids = block_ids
         self._layers = len(cache.layers)
         self._batches: list[Any] = []
@@ -139,21 +145,20 @@ class LayerLoads:
         self.causes.add(code)
 
     def wait_layer(self, layer: int, timeout_s: float) -> None:
-        """Waits for one layer. Raises `RequestTimeoutError` past the deadline."""
+        """Waits for one layer; past the timeout ends all of them, for compute goes on over them."""
         if layer >= len(self._batches):
             return
-        self._note(self._batches[layer].wait(timeout_s))
+        try:
+            self._batches[layer].wait(timeout_s)
+        except RequestTimeoutError:
+            fence(self._batches, self._drop_link)
+        self._note(self._batches[layer].wait(0))
 
     def _note(self, codes: Sequence[int]) -> None:
         for block_id, code in zip(self._block_ids, codes, strict=True):
             if code != Code.OK:
                 self._failed.add(block_id)
                 self.causes.add(Code(code))
-
-    def settle(self) -> None:
-        """Takes the outcomes of all layers, once the link was dropped: every copy has ended."""
-        for batch in self._batches:
-            self._note(batch.wait(0))
 
     @property
     def layer_count(self) -> int:

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 LEASE_S = 30.0
 _RENEW_AFTER_S = 10.0
 _REPEAT_AFTER_S = 0.005
-_KEYS_MAX = 4096  # of one question; a longer prompt's rest is computed
 
 
 class Lookup:
     """One request's question: which of its blocks the store has; asked again while it must be."""
 
     def __init__(self, keys: Sequence[bytes], group: int, now_s: float) -> None:
-        self.keys = list(keys[: _KEYS_MAX // group * group])
+        self.keys = list(keys)
         self.group = group
         self.first_asked_at_s = now_s
         self.asked_at_s = now_s
@@ -39,10 +38,9 @@ class Lookup:
         return LookupView(is_done, is_failed, blocks, self.asked_at_s)
 
     @property
-    def lease_id(self) -> int:
-        """The lease on what was found; 0: none (yet)."""
-        view = self.view()
-        return int(self.handle.lease_id) if view.is_done and not view.is_failed else 0
+    def lease_ids(self) -> list[int]:
+        """The leases on what was found; none while or if there is no answer."""
+        return list(self.handle.lease_ids) if self.handle is not None else []
 
     def may_repeat(self, now_s: float) -> bool:
         """Whether enough time has passed since the last question."""
@@ -78,21 +76,21 @@ class Lookups:
         if age > LEASE_S - 1:
             return False
         if age > _RENEW_AFTER_S:
-            self.renew(lookup.lease_id)
+            self.renew(lookup.lease_ids)
             lookup.leased_at_s = now
         return True
 
-    def renew(self, lease_id: int) -> None:
-        """Keeps a lease for another `LEASE_S`."""
+    def renew(self, lease_ids: Sequence[int]) -> None:
+        """Keeps leases for another `LEASE_S`."""
         client = self._client()
-        if client is not None and lease_id:
-            client.renew([lease_id], LEASE_S)
+        if client is not None and lease_ids:
+            client.renew(lease_ids, LEASE_S)
 
-    def release(self, lease_id: int) -> None:
-        """Lets a lease go."""
+    def release(self, lease_ids: Sequence[int]) -> None:
+        """Lets leases go."""
         client = self._client()
-        if client is not None and lease_id:
-            client.release([lease_id])
+        if client is not None and lease_ids:
+            client.release(lease_ids)
 
     def abandon(self, lookup: Lookup | None) -> None:
         """Forgets a question and whatever its answer leases or will lease."""
@@ -102,6 +100,8 @@ class Lookups:
 
     def _let_go(self, handle: Any) -> None:
         if handle is not None:
+            if not handle.done:
+                handle.cancel()
             self._abandoned.append(handle)
             self.sweep()
 
@@ -111,6 +111,6 @@ class Lookups:
         for handle in self._abandoned:
             if not handle.done:
                 waiting.append(handle)
-            elif handle.error is None:
-                self.release(int(handle.lease_id))
+            else:
+                self.release(handle.lease_ids)
         self._abandoned = waiting

@@ -12,7 +12,6 @@ class BlockLoad:
     request_id: str
     hashes: list[bytes]
     block_ids: list[int]
-    lease_id: int
 
 
 @dataclass(slots=True)

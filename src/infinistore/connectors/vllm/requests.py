@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from infinistore.connectors.vllm.lookups import Lookup
-from infinistore.connectors.vllm.metadata import BlockLoad
 from infinistore.connectors.vllm.weights import AdapterDigests
 from infinistore.keys import BlockChain, adapter, media, salt
 
@@ -27,7 +26,7 @@ class RequestPlan:
         self.in_store: int | None = None  # what the last lookup found
         self.lookup: Lookup | None = None
         self.asked_computed = 0  # computed tokens at the last question
-        self.load: BlockLoad | None = None  # an asynchronous load on its way
+        self.loading_leases: list[int] = []  # of an asynchronous load on its way
         self.has_failed = False  # a load failed: no other is tried, or it might go on for ever
 
     def hashes(self, blocks: int) -> list[bytes]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import infinistore
 from infinistore.connectors._blocks import CacheMap
+from infinistore.connectors.vllm.fencing import fence
 from infinistore.connectors.vllm.metadata import BlockSaves
-from infinistore.errors import Code, InfiniStoreError
+from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
 
 if TYPE_CHECKING:
     from infinistore import Client
@@ -141,18 +142,21 @@ class StepSave:
         """Stops the save: the blocks were computed from bytes that never came."""
         self._is_poisoned = True
 
-    def finish(self, deadline_s: float, clock: Callable[[], float]) -> SaveReport:
+    def finish(self, timeout_s: float, drop_link: Callable[[], None]) -> SaveReport:
         """Waits until the store has acknowledged everything, and withdraws what is incomplete.
 
-        Raises `RequestTimeoutError` past the deadline: then copies may still be going on.
+        Past the timeout the copies are ended: after this nothing reads the engine's blocks.
         """
-        for piece in self._pieces:
-            if piece.result() is None:
-                outcomes = piece.batch.wait(max(0.0, deadline_s - clock()))
-                piece.codes = [Code(code) for code in outcomes]
+        deadline_s = time.monotonic() + timeout_s
+        batches = [piece.batch for piece in self._pieces]
+        try:
+            for batch in batches:
+                batch.wait(max(0.0, deadline_s - time.monotonic()))
+        except RequestTimeoutError:
+            fence(batches, drop_link)
         fates = [_Fate() for _ in self._keys]
         for piece in self._pieces:
-            for index, code in zip(piece.indices, piece.codes or (), strict=True):
+            for index, code in zip(piece.indices, piece.result() or (), strict=True):
                 fates[index].add(code, piece.layers)
         report, unfinished = self._report(fates)
         if unfinished and self._pieces:

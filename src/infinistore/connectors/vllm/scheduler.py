@@ -55,7 +55,7 @@ class SchedulerSide:
         self._loading: dict[str, RequestPlan] = {}  # outlives a plan whose request was aborted
         self._to_load: list[BlockLoad] = []
         # Leases of loads within a step, and after how many more outputs that step has surely ended.
-        self._step_leases: list[tuple[int, int]] = []
+        self._step_leases: list[tuple[list[int], int]] = []
         self._steps_ahead = shape.stages + 1
         self._is_saving = True  # what the workers last reported
         self.counters = Counters()
@@ -91,20 +91,19 @@ class SchedulerSide:
             return
         first = plan.asked_computed // self._block_tokens
         end = first + external // self._block_tokens
-        lease_id = lookup.lease_id if lookup else 0
+        lease_ids = lookup.lease_ids if lookup else []
         load = BlockLoad(
             request_id=request.request_id,
             hashes=plan.hashes(end)[first:end],
             block_ids=plan.block_ids[first:end],
-            lease_id=lease_id,
         )
         self._to_load.append(load)
         self.counters.add("tokens_hit", external)
         if self._settings.load_mode == ASYNC:
-            plan.load = load
+            plan.loading_leases = lease_ids
             self._loading[request.request_id] = plan
         else:
-            self._step_leases.append((lease_id, self._steps_ahead))
+            self._step_leases.append((lease_ids, self._steps_ahead))
 
     def build_step(self, output: Any) -> StepPlan:
         """The plan of a step; after this the step is the workers'."""
@@ -122,15 +121,16 @@ class SchedulerSide:
         self._is_saving = is_saving
         for request_id in finished:
             plan = self._loading.pop(request_id, None)
-            if plan is not None and plan.load is not None:
-                self._end_load(plan, plan.load)
+            if plan is not None:
+                self._lookups.release(plan.loading_leases)
+                plan.loading_leases = []
         if invalid:
             self._note_failures(invalid)
-        leases = [(lease_id, outputs - 1) for lease_id, outputs in self._step_leases]
+        leases = [(lease_ids, outputs - 1) for lease_ids, outputs in self._step_leases]
         self._step_leases = [lease for lease in leases if lease[1] > 0]
-        for lease_id, outputs in leases:
+        for lease_ids, outputs in leases:
             if outputs <= 0:
-                self._lookups.release(lease_id)
+                self._lookups.release(lease_ids)
 
     def on_finished(self, request: Any) -> dict[str, object] | None:
         """Forgets a request; returns what its answer says of the blocks that it saved."""
@@ -228,10 +228,6 @@ class SchedulerSide:
         )
 
     # Ends of loads.
-
-    def _end_load(self, plan: RequestPlan, load: BlockLoad) -> None:
-        self._lookups.release(load.lease_id)
-        plan.load = None
 
     def _note_failures(self, invalid: set[int]) -> None:
         for plan in [*self._plans.values(), *self._loading.values()]:

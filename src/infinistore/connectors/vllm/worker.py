@@ -20,7 +20,6 @@ from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads
 from infinistore.connectors.vllm.metadata import BlockLoad, StepPlan
 from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
 from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
-from infinistore.errors import RequestTimeoutError
 from infinistore.keys import block_key
 
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
@@ -118,7 +117,7 @@ class WorkerSide:
     def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
         keys = [self._key(block) for load in loads for block in load.hashes]
         block_ids = [block_id for load in loads for block_id in load.block_ids]
-        return LayerLoads(cache, self._link.client, keys, block_ids)
+        return LayerLoads(cache, self._link.client, keys, block_ids, self._link.drop)
 
     def wait_layer(self, name: str) -> None:
         """Waits until one layer of this step's loads is in place, or has failed."""
@@ -128,12 +127,7 @@ class WorkerSide:
                 self._wait_layer(self._step_load, layer)
 
     def _wait_layer(self, load: LayerLoads, layer: int) -> None:
-        try:
-            load.wait_layer(layer, self._settings.load_timeout_s)
-        except RequestTimeoutError:
-            # Compute goes on over these blocks: no late byte may reach them any more.
-            self._link.drop()
-            load.settle()
+        load.wait_layer(layer, self._settings.load_timeout_s)
         if load.failed_ids and self._step_save is not None:
             self._step_save.poison()
 
@@ -170,13 +164,7 @@ class WorkerSide:
         if save is None:
             return
         save.submit_rest()
-        deadline_s = self._clock() + self._settings.save_timeout_s
-        try:
-            self._count_save(save.finish(deadline_s, self._clock))
-        except RequestTimeoutError:
-            # The engine may give these blocks to others now: end the copies that read them.
-            self._link.drop()
-            self._count_save(SaveReport(failed=len(self._plan.saves), is_link_lost=True))
+        self._count_save(save.finish(self._settings.save_timeout_s, self._link.drop))
 
     def _count_save(self, report: SaveReport) -> None:
         self.counters.add("blocks_saved", report.saved)

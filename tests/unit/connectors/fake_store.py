@@ -96,7 +96,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.sealed: dict[tuple[str, bytes], bytes] = {}
-        self.chains: dict[tuple[str, bytes], tuple[bytes, int]] = {}
+        self.chains: dict[tuple[str, bytes], tuple[bytes | None, int]] = {}
         self.staged: dict[tuple[str, bytes], Staged] = {}
         self.leases: dict[int, list[bytes]] = {}
         self.renewed: list[int] = []
@@ -141,7 +141,7 @@ class FakeClient:
         value_bytes: int,
         value_offset: int = 0,
         on_exists: str = "keep",
-        parents: Sequence[bytes] | None = None,
+        parents: Sequence[bytes | None] | None = None,
         depths: Sequence[int] | None = None,
     ) -> FakeBatch:
         self._check()
@@ -160,7 +160,14 @@ class FakeClient:
         return self._batch(work, self.store.hold_writes, len(keys))
 
     def _put(
-        self, key: bytes, row: Any, size: int, value_bytes: int, at: int, parent: bytes, depth: int
+        self,
+        key: bytes,
+        row: Any,
+        size: int,
+        value_bytes: int,
+        at: int,
+        parent: bytes | None,
+        depth: int,
     ) -> Code:
         store, name = self.store, (self.namespace, key)
         if store.write_code is not None:

@@ -191,7 +191,7 @@ def test_a_prefill_saves_each_whole_block_with_its_parent(engine: Engine, store:
     engine.prefill(Request("r", PROMPT), BLOCKS)
     assert len(store.sealed) == 5
     chain = {depth: (key, parent) for (_, key), (parent, depth) in store.chains.items()}
-    assert chain[0][1] == b""
+    assert chain[0][1] is None
     assert all(chain[n][1] == chain[n - 1][0] for n in range(1, 5))
 
 

@@ -23,6 +23,7 @@ _PAUSE_S, _PAUSE_MAX_S = 5.0, 60.0
 _REFUSALS = frozenset(
     {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.OVERLOADED, Code.ABORTED}
 )
+_LOST = frozenset({Code.DISCONNECTED, Code.CLOSED})
 
 
 class SaveGate:
@@ -111,7 +112,7 @@ class StepSave:
         cache: CacheMap,
         keys: list[bytes],
         saves: BlockSaves,
-        parents: list[bytes],
+        parents: list[bytes | None],
     ) -> None:
         self._client = client
         self._cache = cache
@@ -159,7 +160,8 @@ class StepSave:
             for index, code in zip(piece.indices, piece.result() or (), strict=True):
                 fates[index].add(code, piece.layers)
         report, unfinished = self._report(fates)
-        if unfinished and self._pieces:
+        # A link that was lost withdraws by itself.
+        if unfinished and self._pieces and not report.causes & _LOST:
             self._withdraw(unfinished)
         return report
 
@@ -206,5 +208,5 @@ class StepSave:
         return report, unfinished
 
     def _withdraw(self, keys: list[bytes]) -> None:
-        with contextlib.suppress(InfiniStoreError):  # a lost link withdraws by itself
+        with contextlib.suppress(InfiniStoreError):
             self._client.abort(keys)

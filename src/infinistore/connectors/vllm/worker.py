@@ -94,7 +94,7 @@ class WorkerSide:
             self.counters.add("blocks_save_skipped", len(plan.saves))
             return None
         keys = [self._key(block) for block in plan.saves.hashes]
-        parents = [self._key(block) if block else b"" for block in plan.saves.parents]
+        parents = [self._key(block) if block else None for block in plan.saves.parents]
         return StepSave(client, self._cache, keys, plan.saves, parents)
 
     def _key(self, block: bytes) -> bytes:

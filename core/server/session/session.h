@@ -9,9 +9,9 @@
 #include <string>
 
 #include "core/server/context.h"
+#include "core/server/server_metrics.h"
 #include "core/server/session/gets.h"
 #include "core/server/session/puts.h"
-#include "core/server/server_metrics.h"
 #include "core/transport/transports.h"
 
 namespace infinistore {

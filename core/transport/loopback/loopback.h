@@ -28,8 +28,8 @@ struct LoopbackFaults {
 class Loopback {
  public:
   struct Options {
-    LoopbackFaults to_server;
-    LoopbackFaults to_client;
+    LoopbackFaults to_server = {};
+    LoopbackFaults to_client = {};
   };
 
   explicit Loopback(const Options& options);  // throws std::system_error without descriptors

@@ -55,6 +55,11 @@ bool Buddy::has_any(std::uint32_t slab, unsigned order) const noexcept {
   return first_index(slab, order) < order_count(order);
 }
 
+bool Buddy::has_free_buddy(const Page& page) const noexcept {
+  return page.order < kOrderMax &&
+         test({.slab = page.slab, .order = page.order, .index = page.index ^ 1U});
+}
+
 bool Buddy::has_free_above(Page page) const noexcept {
   while (page.order < kOrderMax) {
     page = parent_of(page);
@@ -91,10 +96,8 @@ void Buddy::give_page(Page page) noexcept {
   // Whoever gives twice would otherwise hand one page to two owners.
   KV_CHECK(!test(page) && !has_free_above(page));
   free_count_ += std::uint64_t{1} << page.order;
-  while (page.order < kOrderMax) {
-    const Page buddy{.slab = page.slab, .order = page.order, .index = page.index ^ 1U};
-    if (!test(buddy)) break;
-    unmark(buddy);
+  while (has_free_buddy(page)) {
+    unmark({.slab = page.slab, .order = page.order, .index = page.index ^ 1U});
     page = parent_of(page);
   }
   mark(page);
@@ -174,29 +177,38 @@ bool Buddy::is_free(std::uint64_t page) const noexcept {
 std::string Buddy::check_integrity() const {
   std::uint64_t free = 0;
   for (unsigned order = 0; order <= kOrderMax; ++order) {
-    std::vector<bool> linked(slabs_.size());
-    std::uint32_t prev = kNone;
-    for (std::uint32_t slab = fronts_[order]; slab != kNone;
-         prev = slab, slab = slabs_[slab].links[order].next) {
-      if (linked[slab]) return "a slab is linked twice";
-      if (slabs_[slab].links[order].prev != prev) return "a slab's links disagree";
-      linked[slab] = true;
-    }
+    if (auto wrong = check_links(order); !wrong.empty()) return wrong;
     for (std::uint32_t slab = 0; slab < slabs_.size(); ++slab) {
-      if (linked[slab] != has_any(slab, order)) return "a slab's link and bits disagree";
-      for (unsigned index = 0; index < order_count(order); ++index) {
-        const Page page{.slab = slab, .order = order, .index = index};
-        if (!test(page)) continue;
-        free += std::uint64_t{1} << order;
-        if (order == kOrderMax) continue;
-        if (test({.slab = slab, .order = order, .index = index ^ 1U})) {
-          return "two free buddies are not joined";
-        }
-        if (has_free_above(page)) return "a page is free twice";
-      }
+      if (auto wrong = check_slab(slab, order, free); !wrong.empty()) return wrong;
     }
   }
   return free == free_count_ ? "" : "the free pages do not add up";
+}
+
+std::string Buddy::check_slab(std::uint32_t slab, unsigned order, std::uint64_t& free) const {
+  for (unsigned index = 0; index < order_count(order); ++index) {
+    const Page page{.slab = slab, .order = order, .index = index};
+    if (!test(page)) continue;
+    free += std::uint64_t{1} << order;
+    if (has_free_above(page)) return "a page is free twice";
+    if (has_free_buddy(page)) return "two free buddies are not joined";
+  }
+  return "";
+}
+
+std::string Buddy::check_links(unsigned order) const {
+  std::vector<bool> is_linked(slabs_.size());
+  std::uint32_t prev = kNone;
+  for (std::uint32_t slab = fronts_[order]; slab != kNone;
+       prev = slab, slab = slabs_[slab].links[order].next) {
+    if (is_linked[slab]) return "a slab is linked twice";
+    if (slabs_[slab].links[order].prev != prev) return "a slab's links disagree";
+    is_linked[slab] = true;
+  }
+  for (std::uint32_t slab = 0; slab < slabs_.size(); ++slab) {
+    if (is_linked[slab] != has_any(slab, order)) return "a slab's links and bits disagree";
+  }
+  return "";
 }
 
 }  // namespace infinistore

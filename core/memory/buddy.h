@@ -60,6 +60,7 @@ class Buddy {
     return {.slab = page.slab, .order = page.order + 1, .index = page.index / 2};
   }
   bool test(const Page& page) const noexcept;
+  bool has_free_buddy(const Page& page) const noexcept;
   bool has_free_above(Page page) const noexcept;
   bool has_any(std::uint32_t slab, unsigned order) const noexcept;
   unsigned first_index(std::uint32_t slab, unsigned order) const noexcept;
@@ -67,6 +68,9 @@ class Buddy {
   void unmark(const Page& page) noexcept;
   void give_page(Page page) noexcept;
   PageRun take_page(unsigned order, std::uint64_t count) noexcept;
+  std::string check_links(unsigned order) const;
+  // Adds its free pages of this order to `free`.
+  std::string check_slab(std::uint32_t slab, unsigned order, std::uint64_t& free) const;
   unsigned order_at_least(unsigned order) const noexcept;  // of a free page; kOrderMax + 1: none
   unsigned order_below(unsigned order) const noexcept;     // largest of a free page, < order
 

@@ -225,7 +225,8 @@ void Shard::drop_corrupt(Entry& entry) noexcept {
   const MutexLock lock(mutex_);
   ++counters_.corrupt;
   if (entry.is_detached) return;
-  KV_CHECK(detach_locked(entry) == nullptr);  // the caller's lease pins it
+  const EntryPtr ended = detach_locked(entry);
+  KV_CHECK(ended == nullptr);  // the caller's lease pins it
 }
 
 std::size_t Shard::purge(NamespaceId space) {

@@ -71,27 +71,30 @@ class alignas(64) Shard {
   std::size_t key_count(NamespaceId space) const noexcept;
 
   // For those who look at all shards at one moment: lock them in the order of their indexes.
-  Mutex& mutex() const noexcept { return mutex_; }
-  std::size_t size_locked() const noexcept { return sealed_.size(); }
-  void add_counters_locked(StoreCounters& sum) const noexcept;
+  Mutex& mutex() const noexcept RETURN_CAPABILITY(mutex_) { return mutex_; }
+  std::size_t size_locked() const noexcept REQUIRES(mutex_) { return sealed_.size(); }
+  void add_counters_locked(StoreCounters& sum) const noexcept REQUIRES(mutex_);
   template <class Body>
-  void for_each_staged_locked(Body body) const {
+  void for_each_staged_locked(Body body) const REQUIRES(mutex_) {
     states_.for_each([&body](const ReservationState& state) {
       if (!state.is_quarantined) body(state);
     });
   }
   // Adds all extents that this shard owns to `owned`; returns what is wrong, empty if nothing.
   using IsOurs = std::function<bool(const Entry&)>;
-  std::string check_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const;
+  std::string check_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const
+      REQUIRES(mutex_);
 
  private:
-  void begin_locked(ReservationState& state) noexcept;
-  void end_locked(ReservationState& state) noexcept;
-  void publish_locked(EntryPtr entry) noexcept;
-  EntryPtr detach_locked(Entry& entry) noexcept;   // null if it is pinned: the last pin ends it
-  EntryPtr release_locked(Entry& entry) noexcept;  // gives its bytes back
-  std::string check_sealed_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const;
-  std::string check_states_locked(std::vector<const Extents*>& owned) const;
+  void begin_locked(ReservationState& state) noexcept REQUIRES(mutex_);
+  void end_locked(ReservationState& state) noexcept REQUIRES(mutex_);
+  void publish_locked(EntryPtr entry) noexcept REQUIRES(mutex_);
+  EntryPtr detach_locked(Entry& entry) noexcept
+      REQUIRES(mutex_);  // null if it is pinned: the last pin ends it
+  EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);  // gives its bytes back
+  std::string check_sealed_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const
+      REQUIRES(mutex_);
+  std::string check_states_locked(std::vector<const Extents*>& owned) const REQUIRES(mutex_);
 
   Pool& pool_;
   StagedBudget& budget_;

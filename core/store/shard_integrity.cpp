@@ -1,6 +1,4 @@
 // Shard: its half of check_integrity().
-#include <algorithm>
-
 #include "core/store/shard.h"
 
 namespace infinistore {
@@ -12,6 +10,49 @@ bool covers(const Entry& entry) noexcept {
   return bytes == entry.value_bytes && entry.value_bytes > 0;
 }
 
+KeyRef ref_of(const Entry& entry) noexcept {
+  return {.space = entry.space, .key = entry.key(), .hash = entry.hash};
+}
+
+// What a shard's sealed and detached entries come to, and what is wrong with one.
+struct Audit {
+  Audit(const Shard::IsOurs& is_ours_given, const Index& sealed_given, std::size_t space_count)
+      : is_ours(is_ours_given), sealed(sealed_given), key_counts(space_count) {}
+
+  void look_at(const Entry& entry) {
+    bytes += entry.pool_bytes();
+    pins += entry.pins;
+    if (!covers(entry)) wrong = "a value's extents are not as long as it";
+    if (!is_ours(entry)) wrong = "an entry is in the wrong shard";
+  }
+  void look_at_sealed(const Entry& entry) {
+    look_at(entry);
+    ++sealed_count;
+    if (sealed.find(ref_of(entry)) != &entry) wrong = "an entry is not found by its key";
+    if (entry.is_detached) wrong = "a detached entry is in the index";
+    if (entry.hook.is_linked() != (entry.pins == 0)) wrong = "pinned and evictable, or neither";
+    if (entry.pins == 0) ++evictable_count;
+    if (entry.space < key_counts.size()) {
+      ++key_counts[entry.space];
+    } else {
+      wrong = "a namespace is not counted";
+    }
+  }
+  void look_at_detached(const Entry& entry) {
+    look_at(entry);
+    if (!entry.is_detached || entry.pins == 0) wrong = "a detached entry is not pinned";
+  }
+
+  const Shard::IsOurs& is_ours;
+  const Index& sealed;
+  std::string wrong;
+  std::uint64_t bytes = 0;
+  std::uint64_t pins = 0;
+  std::size_t sealed_count = 0;
+  std::size_t evictable_count = 0;
+  std::vector<std::uint64_t> key_counts;
+};
+
 }  // namespace
 
 std::string Shard::check_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const {
@@ -21,50 +62,28 @@ std::string Shard::check_locked(std::vector<const Extents*>& owned, const IsOurs
 
 std::string Shard::check_sealed_locked(std::vector<const Extents*>& owned,
                                        const IsOurs& is_ours) const {
-  std::string wrong;
-  std::uint64_t bytes = 0;
-  std::uint64_t pins = 0;
-  std::size_t evictable_count = 0;
-  std::vector<std::uint64_t> key_counts(key_counts_.size());
-  const auto look_at = [&](const Entry& entry) {
-    owned.push_back(&entry.extents);
-    bytes += entry.pool_bytes();
-    pins += entry.pins;
-    if (!covers(entry)) wrong = "a value's extents are not as long as it";
-    if (!is_ours(entry)) wrong = "an entry is in the wrong shard";
-  };
-  std::size_t sealed_count = 0;
+  Audit audit(is_ours, sealed_, key_counts_.size());
   sealed_.for_each([&](const Entry& entry) {
-    look_at(entry);
-    ++sealed_count;
-    const KeyRef ref{.space = entry.space, .key = entry.key(), .hash = entry.hash};
-    if (entry.is_detached) wrong = "a detached entry is in the index";
-    if (sealed_.find(ref) != &entry) wrong = "an entry is not found by its key";
-    if (entry.hook.is_linked() != (entry.pins == 0)) wrong = "pinned and evictable, or neither";
-    if (entry.pins == 0) ++evictable_count;
-    if (entry.space >= key_counts.size()) {
-      wrong = "a namespace is not counted";
-    } else {
-      ++key_counts[entry.space];
-    }
+    owned.push_back(&entry.extents);
+    audit.look_at_sealed(entry);
   });
   detached_.for_each([&](const Entry& entry) {
-    look_at(entry);
-    if (!entry.is_detached || entry.pins == 0) wrong = "a detached entry is not pinned";
+    owned.push_back(&entry.extents);
+    audit.look_at_detached(entry);
   });
-  if (sealed_count != sealed_.size()) wrong = "the index's size is wrong";
-  if (evictable_count != policy_->size()) wrong = "the policy does not hold what is evictable";
-  if (bytes != counters_.sealed_bytes) wrong = "sealed bytes do not add up";
-  if (pins != counters_.pins) wrong = "pins do not add up";
-  if (!std::ranges::equal(key_counts, key_counts_)) wrong = "a namespace's keys do not add up";
-  return wrong;
+  if (audit.sealed_count != sealed_.size()) return "the index's size is wrong";
+  if (audit.evictable_count != policy_->size()) return "the policy does not hold what is evictable";
+  if (audit.bytes != counters_.sealed_bytes) return "sealed bytes do not add up";
+  if (audit.pins != counters_.pins) return "pins do not add up";
+  if (audit.key_counts != key_counts_) return "a namespace's keys do not add up";
+  return audit.wrong;
 }
 
 std::string Shard::check_states_locked(std::vector<const Extents*>& owned) const {
   std::string wrong;
   std::uint64_t reserved_bytes = 0;
   std::uint64_t quarantined_bytes = 0;
-  std::size_t staged_count = 0;
+  std::vector<const Entry*> reserved;
   states_.for_each([&](const ReservationState& state) {
     const Entry& entry = *state.entry;
     owned.push_back(&entry.extents);
@@ -75,11 +94,12 @@ std::string Shard::check_states_locked(std::vector<const Extents*>& owned) const
       return;
     }
     reserved_bytes += entry.pool_bytes();
-    ++staged_count;
-    const KeyRef ref{.space = entry.space, .key = entry.key(), .hash = entry.hash};
-    if (written_.find(ref) == nullptr) wrong = "a reservation is not found by its key";
+    reserved.push_back(&entry);
   });
-  if (staged_count != written_.size() || staged_count != counters_.staged_values) {
+  for (const Entry* entry : reserved) {
+    if (written_.find(ref_of(*entry)) == nullptr) wrong = "a reservation is not found by its key";
+  }
+  if (reserved.size() != written_.size() || reserved.size() != counters_.staged_values) {
     wrong = "staged values do not add up";
   }
   if (reserved_bytes != counters_.reserved_bytes) wrong = "reserved bytes do not add up";

@@ -27,7 +27,7 @@ struct Store::Impl {
     const Impl& impl_;
   };
 
-  StoreCounters counters_locked() const;
+  StoreCounters counters_locked() const NO_THREAD_SAFETY_ANALYSIS;  // in a World
 
   Pool pool;
   const StoreOptions options;

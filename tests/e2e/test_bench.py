@@ -43,8 +43,8 @@ def test_a_small_run_reports_every_transport_verb_and_size(tmp_path: Path) -> No
         assert (row["target"] is None) == (row["block_bytes"] < 65536)
     # 5 contenders, 3 rounds with the warm-up, 1,024 and 64 blocks
     assert found["settings"]["blocks verified"] == str(5 * 3 * (1024 + 64))
-    assert "non-temporal copy" in (tmp_path / "found.md").read_text() + done.stdout
-    assert "plain sockets" in done.stdout
+    assert "stream copy" in (tmp_path / "found.md").read_text() + done.stdout
+    assert "2 sockets" in done.stdout
 
 
 def test_a_run_against_a_given_server_leaves_no_key_in_it(server: ServerProcess) -> None:

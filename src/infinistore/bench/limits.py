@@ -12,6 +12,7 @@ from infinistore.bench.memory import Arena, ByteArray, Order, addresses
 from infinistore.errors import Code, SetupError
 
 STREAMS = 2
+MEMCPY, STREAMING, SOCKETS = "memcpy", "stream copy", f"{STREAMS} sockets"
 START_TIMEOUT_S = 20.0
 
 
@@ -21,7 +22,7 @@ class CopyLimit:
     far_pid: int | None = None
 
     def __init__(self, arena: Arena, middle: ByteArray, *, nontemporal: bool) -> None:
-        self.name = "non-temporal copy" if nontemporal else "memcpy"
+        self.name = STREAMING if nontemporal else MEMCPY
         self._arena = arena
         self._middle = middle
         self._nontemporal = nontemporal
@@ -46,7 +47,7 @@ class CopyLimit:
 class StreamLimit:
     """Blocks over plain TCP sockets to another process, a thread a socket at both ends."""
 
-    name = f"{STREAMS} plain sockets"
+    name = SOCKETS
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena

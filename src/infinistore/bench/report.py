@@ -144,8 +144,8 @@ HEADINGS = (
     "blocks/s",
     "limit GB/s",
     "ratio",
-    "CPU s/GB client + server",
-    "CPU s/GB limit",
+    "CPU s/GB c + s",
+    "limit",
     "",
 )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infinistore.bench.figures import Case, make_case
-from infinistore.bench.limits import STREAMS, CopyLimit, StreamLimit
+from infinistore.bench.limits import MEMCPY, SOCKETS, STREAMING, CopyLimit, StreamLimit
 from infinistore.bench.memory import Arena, shared_memory
 from infinistore.bench.report import Row, make_rows
 from infinistore.bench.rounds import CaseResult, Contender, load_average, measure
@@ -26,8 +26,7 @@ WARM_UPS = 1
 POOL_SHARE = 4
 POOL_SLACK = 128 * MIB
 
-MEMCPY, NONTEMPORAL, SOCKETS = "memcpy", "non-temporal copy", f"{STREAMS} plain sockets"
-LIMITS: dict[str, tuple[str, ...]] = {"shm": (MEMCPY, NONTEMPORAL), "tcp": (SOCKETS,)}
+LIMITS: dict[str, tuple[str, ...]] = {"shm": (MEMCPY, STREAMING), "tcp": (SOCKETS,)}
 
 
 @dataclass(frozen=True, slots=True)

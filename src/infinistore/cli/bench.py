@@ -106,7 +106,7 @@ def _console(stderr: bool) -> Console:
 
     # A table that is not for a terminal must not be cut at 80 columns.
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 160)
+    return Console(stderr=stderr, width=None if stream.isatty() else 180)
 
 
 def _run_with_progress(options: Options) -> Run:
@@ -136,7 +136,7 @@ def _print_table(found: Run) -> None:
     about = [f"{name} {value}" for name, value in {**found.machine, **found.settings}.items()]
     table = Table(caption="median (lowest-highest); " + ", ".join(about))
     for heading in HEADINGS:
-        table.add_column(heading, justify="right" if "s" in heading else "left")
+        table.add_column(heading, no_wrap=True)
     for row in found.rows:
         verdict = "red" if row.is_short else "green"
         *plain, last = cells(row)

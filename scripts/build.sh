@@ -22,13 +22,14 @@ build_extension() {
   cp "$(find build/cp* -name _native.pyi -path '*bindings*' | head -1)" src/infinistore/_native.pyi
 }
 
-mkdir -p build
+mkdir -p build "$STAMPS"
 mapfile -t sources < <(inputs)
 # Not through pip when nothing changed: hashing the sources is quicker than its start.
 if fresh extension "${sources[@]}"; then
   say "extension: up to date"
 else
+  before=$(digest "${sources[@]}")  # someone may edit while it builds
   stage "extension" 8 build_extension
-  mark extension "${sources[@]}"
+  echo "$before" >"$STAMPS/extension"
 fi
 [ "${1:-}" = extension ] || stage "C++ tests, built" 8 build_core_tests

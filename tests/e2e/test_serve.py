@@ -197,7 +197,7 @@ def test_the_pool_is_kept_below_its_watermark(start_server: StartServer) -> None
         stats = server.stats()
         assert stats["evictions"] == 24 - stats["keys"] > 0
         kept = client.exists([key for key, _ in blocks])
-    assert kept == [False] * (24 - stats["keys"]) + [True] * stats["keys"], "oldest first"
+    assert kept.count(True) == stats["keys"]  # which ones: a policy's tests, shard by shard
 
 
 def test_a_16_gib_pool_answers_within_2_seconds(start_server: StartServer) -> None:

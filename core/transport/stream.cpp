@@ -207,6 +207,7 @@ void Stream::keep_fds(msghdr& message) {
 
 // Cuts frames out of the buffer until it holds less than one.  False: the connection ended.
 bool Stream::consume_buffer() {
+  if (is_deaf_) buffered_begin_ = buffered_end_ = 0;
   while (socket_ && !is_paused_ && buffered_end_ > buffered_begin_) {
     if (incoming_ != nullptr) {
       if (!receive_payload_from_buffer()) return false;
@@ -216,7 +217,12 @@ bool Stream::consume_buffer() {
     if (have < kHeaderBytes) break;
     const auto header = decode_header(Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes));
     if (!header) {
-      fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
+      is_deaf_ = true;
+      buffered_begin_ = buffered_end_ = 0;
+      owner_.on_garbage();
+      if (!closes_after_sending_) {
+        fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
+      }
       return false;
     }
     const std::size_t frame_bytes = kHeaderBytes + header->body_bytes;

@@ -29,6 +29,9 @@ class StreamOwner {
   // answer is where it goes (it must outlive on_payload() and the stream's close); nullptr: the
   // owner refuses the frame, and the stream closes.
   virtual Payload* on_frame(const FrameHeader& header, Bytes body) = 0;
+  // What came is no frame, and nothing that follows will be told.  An owner that does not close the
+  // stream after saying so to the peer leaves that to the stream, which does it at once.
+  virtual void on_garbage() {}
   virtual void on_payload(const FrameHeader& header) = 0;  // all of it has been received
   virtual void on_sent(std::uint64_t request_id) = 0;      // a payload has left, all of it
   virtual void on_close(const Error& reason) = 0;          // once, and the last call
@@ -108,6 +111,7 @@ class Stream final : public PollTarget {
   std::vector<UniqueFd> received_fds_;
   bool expects_fds_ = false;
   bool is_paused_ = false;
+  bool is_deaf_ = false;     // since what came was no frame
   bool is_resumed_ = false;  // frames may wait in the buffer
 
   std::deque<Outgoing> outgoing_;

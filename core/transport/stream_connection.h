@@ -27,6 +27,7 @@ class StreamConnection : public Connection, protected StreamOwner {
   virtual void on_done(const FrameHeader& header) = 0;
 
   Payload* on_frame(const FrameHeader& header, Bytes body) override;
+  void on_garbage() override { break_off("what came is no frame of this protocol"); }
   void on_payload(const FrameHeader&) override {}
   void on_sent(std::uint64_t) override {}
   void on_close(const Error& reason) override { owner_.on_close(reason); }

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infinistore.errors import SetupError
+
 if TYPE_CHECKING:
     from infinistore.connectors.vllm.connector import InfiniStoreConnector
 
@@ -19,7 +21,16 @@ __all__ = ["InfiniStoreConnector"]
 
 def __getattr__(name: str) -> object:
     if name == "InfiniStoreConnector":
-        from infinistore.connectors.vllm.connector import InfiniStoreConnector
+        try:
+            from infinistore.connectors.vllm.connector import InfiniStoreConnector
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in ("vllm", "torch"):
+                raise
+            raise SetupError(
+                f"InfiniStoreConnector needs {missing}, which is not installed; vLLM brings both "
+                "(pip install vllm, or a build of it for your machine)"
+            ) from error
 
         return InfiniStoreConnector
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

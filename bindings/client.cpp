@@ -3,8 +3,10 @@
 #include "core/client/client.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -28,7 +30,10 @@ const Clock& the_clock() {
 }
 
 // Becomes _native.Failure(code, message).
-struct Failed {
+struct Failed final : std::exception {
+  explicit Failed(Error what_failed) : error(std::move(what_failed)) {}
+  const char* what() const noexcept override { return error.message.c_str(); }
+
   Error error;
 };
 
@@ -296,8 +301,8 @@ void define_client(nb::module_& module) {
 }  // namespace
 
 void init_client(nb::module_& module) {
-  PyObject* const failure = PyErr_NewException("infinistore._native.Failure", nullptr, nullptr);
-  module.attr("Failure") = nb::steal(failure);
+  // Its own translation would pass on the message only; the later one comes first.
+  const auto failure = nb::exception<Failed>(module, "Failure");
   nb::register_exception_translator(
       [](const std::exception_ptr& thrown, void* type) {
         try {
@@ -308,16 +313,24 @@ void init_client(nb::module_& module) {
           PyErr_SetObject(static_cast<PyObject*>(type), arguments.ptr());
         }
       },
-      failure);
+      failure.ptr());
   init_pack(module);
-  define_client(module);
   nb::class_<PyBatch> batch(module, "Batch", "A put or get in flight.");
   define_handle(batch);
+  batch.def(
+      "key",
+      [](PyBatch& self, std::size_t index) {
+        if (index >= self->spec.keys.size()) throw nb::index_error();
+        const auto key = self->spec.keys[index];
+        return nb::bytes(key.data(), key.size());
+      },
+      nb::arg("index"));
   nb::class_<PyCall> call(module, "Call", "A small request in flight.");
   define_handle(call);
   call.def_prop_ro("blocks", [](PyCall& self) { return self->blocks; })
       .def_prop_ro("lease_ids", [](PyCall& self) { return self->lease_ids; })
       .def_prop_ro("counters", &call_counters);
+  define_client(module);  // after what its signatures name
   module.def("connect", &connect, nb::arg("host"), nb::arg("port"), nb::arg("space"),
              nb::arg("client_name"), nb::arg("config"));
 }

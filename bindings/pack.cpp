@@ -22,6 +22,15 @@ std::uint64_t offset_of(PyObject* object, std::size_t index) {
   return value;
 }
 
+// Where a buffer's bytes are; the caller keeps the buffer.
+std::uint64_t address_of(nb::handle buffer) {
+  Py_buffer view{};
+  if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  const auto address = reinterpret_cast<std::uintptr_t>(view.buf);
+  PyBuffer_Release(&view);
+  return address;
+}
+
 }  // namespace
 
 Pack Pack::from_keys(nb::list keys) {
@@ -121,6 +130,7 @@ void Pack::set_chain(nb::list parents, nb::list depths) {
 }
 
 void init_pack(nb::module_& module) {
+  module.def("address_of", &address_of, nb::arg("buffer"));
   nb::class_<Pack>(module, "Pack", "Keys and places of a batch, checked.")
       .def_static("from_keys", &Pack::from_keys, nb::arg("keys"))
       .def_static("from_blocks", &Pack::from_blocks, nb::arg("blocks"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class Code(enum.IntEnum):
@@ -31,9 +32,13 @@ class Code(enum.IntEnum):
 
 
 class InfiniStoreError(Exception):
-    """The root: catches every error of ours and nothing else."""
+    """The root: catches every error of ours and nothing else.
+
+    `outcomes`: of a batch that failed, the code of each of its keys; else None.
+    """
 
     retryable = False
+    outcomes: Sequence[Code] | None = None
 
 
 class UsageError(InfiniStoreError, ValueError):

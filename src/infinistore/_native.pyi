@@ -1,0 +1,217 @@
+"""The native half of InfiniStore; not an interface for users."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+def bench_copy_blocks(nontemporal: bool, targets: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], sources: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int) -> None:
+    """
+    Copies block i from address sources[i] to address targets[i], on this thread.
+    """
+
+def bench_serve_streams(sockets: Sequence[int], memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """
+    Serves bench_move_blocks of another process until its sockets close; a Code.
+    """
+
+def bench_move_blocks(sockets: Sequence[int], to_far: bool, addresses: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int) -> int:
+    """Sends blocks to, or fetches them from, bench_serve_streams; a Code."""
+
+class Failure(Exception):
+    pass
+
+def address_of(buffer: object) -> int: ...
+
+class Pack:
+    """Keys and places of a batch, checked."""
+
+    @staticmethod
+    def from_keys(keys: list) -> Pack: ...
+
+    @staticmethod
+    def from_blocks(blocks: list) -> Pack: ...
+
+    def __len__(self) -> int: ...
+
+    def place(self, base: int, cache_bytes: int, element_bytes: int, page_bytes: int, offsets: object | None) -> None: ...
+
+    def place_segments(self, addresses: object, segments_per_key: int, segment_bytes: int) -> None: ...
+
+    def set_chain(self, parents: list, depths: list) -> None: ...
+
+class Batch:
+    """A put or get in flight."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it ended in time."""
+
+    def cancel(self) -> None: ...
+
+    @property
+    def failure(self) -> tuple[int, str]:
+        """Code and message of the first failure; after the end."""
+
+    @property
+    def outcomes(self) -> bytes:
+        """A code for each key; after the end."""
+
+    def key(self, index: int) -> bytes: ...
+
+class Call:
+    """A small request in flight."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it ended in time."""
+
+    def cancel(self) -> None: ...
+
+    @property
+    def failure(self) -> tuple[int, str]:
+        """Code and message of the first failure; after the end."""
+
+    @property
+    def outcomes(self) -> bytes:
+        """A code for each key; after the end."""
+
+    @property
+    def blocks(self) -> int: ...
+
+    @property
+    def lease_ids(self) -> list[int]: ...
+
+    @property
+    def counters(self) -> dict: ...
+
+class Client:
+    """A server, as a program sees it."""
+
+    def put(self, pack: Pack, value_bytes: int, value_offset: int, replaces: bool, kept: object | None) -> Batch: ...
+
+    def get(self, pack: Pack, value_bytes: int, value_offset: int, wait_ms: int, lease_id: int, kept: object | None) -> Batch: ...
+
+    def match(self, pack: Pack, group: int, lease_ms: int) -> Call: ...
+
+    def exists(self, pack: Pack) -> Call: ...
+
+    def erase(self, pack: Pack) -> Call: ...
+
+    def abort(self, pack: Pack) -> Call: ...
+
+    def stats(self) -> Call: ...
+
+    def post_lease(self, lease_ids: Sequence[int], lease_ms: int) -> None: ...
+
+    def server(self) -> dict: ...
+
+    def counters(self) -> dict: ...
+
+    def completion_fd(self) -> int:
+        """Readable while take_completed() has something to tell."""
+
+    def take_completed(self) -> list[int]: ...
+
+    def close(self) -> None: ...
+
+    def close_after_fork(self) -> None: ...
+
+def connect(host: str, port: int, space: str, client_name: str, config: object) -> Client: ...
+
+class Server:
+    """The store and the threads that serve it."""
+
+    def __init__(self, options: object) -> None: ...
+
+    def start(self) -> dict:
+        """Serves; raises RuntimeError naming what is wrong and the remedy."""
+
+    def stop(self, drain_s: float) -> None:
+        """Ends all sessions, after at most `drain_s`."""
+
+    def snapshot(self) -> dict:
+        """Every counter at this moment."""
+
+    def evict(self, bytes_wanted: int) -> int:
+        """Evicts so many bytes if it can; the number that it did."""
+
+    def purge(self, namespace: str | None) -> int:
+        """Erases a namespace's keys, or all; how many."""
+
+    def key_count(self, namespace: str | None) -> int:
+        """The keys of a namespace, or of all."""
+
+    def staged(self, count_max: int = 1000) -> list:
+        """Values being written, at most so many."""
+
+def checksum(data: bytes, position: int = 0) -> int: ...
+
+class TestStore:
+    def __init__(self, pool_bytes: int, policy: str = 'lru', staged_bytes_max: int = 0, shard_count: int = 16) -> None: ...
+
+    def reserve(self, space: int, key: bytes, value_bytes: int, replaces: bool = False) -> tuple[int, int]: ...
+
+    def claim(self, arg0: int, arg1: int, arg2: int, /) -> int: ...
+
+    def unclaim(self, arg0: int, arg1: int, arg2: int, /) -> None: ...
+
+    def filled(self, arg0: int, arg1: int, arg2: bytes, /) -> None: ...
+
+    def filled_ranges(self, arg: int, /) -> list[tuple[int, int]]: ...
+
+    def is_complete(self, arg: int, /) -> bool: ...
+
+    def seal(self, arg: int, /) -> int: ...
+
+    def abort(self, arg: int, /) -> None: ...
+
+    def quarantine(self, arg: int, /) -> int: ...
+
+    def end_quarantine(self, arg: int, /) -> None: ...
+
+    def find(self, arg0: int, arg1: bytes, /) -> int: ...
+
+    def match_prefix(self, space: int, keys: Sequence[bytes], group: int = 1) -> tuple[int, list[int]]: ...
+
+    def read(self, arg0: int, arg1: int, arg2: int, /) -> bytes: ...
+
+    def value_bytes(self, arg: int, /) -> int: ...
+
+    def range_checksum(self, arg0: int, arg1: int, arg2: int, /) -> tuple[int, int]: ...
+
+    def flip(self, arg0: int, arg1: int, /) -> None: ...
+
+    def drop_corrupt(self, arg: int, /) -> None: ...
+
+    def release(self, arg: int, /) -> None: ...
+
+    def intern(self, arg: str, /) -> int: ...
+
+    def exists(self, arg0: int, arg1: bytes, /) -> bool: ...
+
+    def is_written(self, arg0: int, arg1: bytes, /) -> bool: ...
+
+    def erase(self, arg0: int, arg1: bytes, /) -> bool: ...
+
+    def purge(self, arg: int, /) -> int: ...
+
+    def evict(self, arg: int, /) -> int: ...
+
+    def key_count(self, arg: int, /) -> int: ...
+
+    def check_integrity(self) -> str: ...
+
+    def counters(self) -> dict: ...

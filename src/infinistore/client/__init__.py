@@ -1,0 +1,1 @@
+"""The client: what a program uses of a server."""

@@ -1,0 +1,467 @@
+"""What both clients share: checks arguments, submits, interprets; never waits."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from infinistore import _native
+from infinistore.client.address import parse_address
+from infinistore.client.regions import (
+    Blocks,
+    Segments,
+    offsets_of,
+    page_bytes_of,
+    region_of,
+)
+from infinistore.client.results import Batch, Lookup, failure_of
+from infinistore.config import ClientConfig, load, settings
+from infinistore.errors import (
+    Code,
+    ConfigError,
+    ConnectError,
+    InfiniStoreError,
+    UsageError,
+    error_for,
+)
+
+Key = bytes | str
+Pairs = Sequence[tuple[Key, int]]
+
+ON_EXISTS = ("keep", "replace")
+NAMESPACE_BYTES_MAX = 512
+TOKEN_BYTES_MAX = 512
+# A request may move so much: docs/protocol.md section 1, less the checksums.
+VALUE_BYTES_MAX = 2**30 - 2**16
+WAIT_S_MAX = 86_400.0
+_U64_MAX = 2**64 - 1
+# Failures of batches that nobody has asked for, kept at most.
+_FAILED_KEPT_MAX = 1024
+
+T = TypeVar("T")
+
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_watches_fork = False
+
+
+class Session:
+    """One connection's calls, for any thread; a `Client` or `AsyncClient` waits for their ends."""
+
+    def __init__(self, native: _native.Client, url: str) -> None:
+        self.url = url
+        self._native = native
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._pending: deque[Batch] = deque()  # not waited for, in the order of submission
+        _watch(self)
+
+    # ---- puts and gets ----
+
+    def put_blocks(
+        self,
+        cache: Any,
+        blocks: Pairs | Blocks,
+        page_size: int,
+        *,
+        unit: str,
+        value_bytes: int | None,
+        value_offset: int,
+        on_exists: str,
+        parents: Sequence[Key | None] | None,
+        depths: Sequence[int] | None,
+    ) -> Batch:
+        """See `Client.write_cache`."""
+        pack, page_bytes, keep = self._place(cache, blocks, page_size, unit, writable=False)
+        return self._put(
+            pack, page_bytes, keep, value_bytes, value_offset, on_exists, parents, depths
+        )
+
+    def get_blocks(
+        self,
+        cache: Any,
+        blocks: Pairs | Blocks,
+        page_size: int,
+        *,
+        unit: str,
+        value_bytes: int | None,
+        value_offset: int,
+        wait_s: float,
+        lease_id: int,
+    ) -> Batch:
+        """See `Client.read_cache`."""
+        pack, page_bytes, keep = self._place(cache, blocks, page_size, unit, writable=True)
+        return self._get(pack, page_bytes, keep, value_bytes, value_offset, wait_s, lease_id)
+
+    def put_segments(
+        self,
+        keys: Sequence[Key],
+        segments: Segments,
+        *,
+        value_bytes: int | None,
+        value_offset: int,
+        on_exists: str,
+        parents: Sequence[Key | None] | None,
+        depths: Sequence[int] | None,
+    ) -> Batch:
+        """See `Client.write_segments`."""
+        pack, range_bytes = self._place_segments(keys, segments)
+        return self._put(
+            pack, range_bytes, segments.keep, value_bytes, value_offset, on_exists, parents, depths
+        )
+
+    def get_segments(
+        self,
+        keys: Sequence[Key],
+        segments: Segments,
+        *,
+        value_bytes: int | None,
+        value_offset: int,
+        wait_s: float,
+        lease_id: int,
+    ) -> Batch:
+        """See `Client.read_segments`."""
+        pack, range_bytes = self._place_segments(keys, segments)
+        return self._get(
+            pack, range_bytes, segments.keep, value_bytes, value_offset, wait_s, lease_id
+        )
+
+    def _place(
+        self, cache: Any, blocks: Pairs | Blocks, page_size: int, unit: str, *, writable: bool
+    ) -> tuple[_native.Pack, int, Any]:
+        self.check_open()
+        region = region_of(cache, writable=writable)
+        element_bytes, page_bytes = page_bytes_of(region, page_size, unit)
+        if isinstance(blocks, Blocks):
+            pack = _keys(blocks.keys)
+            offsets = offsets_of(blocks.offsets)
+        else:
+            pack = _checked(lambda: _native.Pack.from_blocks(_listed(blocks, "blocks")))
+            offsets = None
+        _checked(
+            lambda: pack.place(
+                region.address, region.size_bytes, element_bytes, page_bytes, offsets
+            )
+        )
+        return pack, page_bytes, region.keep
+
+    def _place_segments(self, keys: Sequence[Key], segments: Segments) -> tuple[_native.Pack, int]:
+        self.check_open()
+        if not isinstance(segments, Segments):
+            raise UsageError(f"segments is a {type(segments).__name__}; give infinistore.Segments")
+        pack = _keys(keys)
+        addresses, per_key = segments.layout(len(pack))
+        _checked(lambda: pack.place_segments(addresses, per_key, segments.segment_bytes))
+        return pack, per_key * segments.segment_bytes
+
+    def _put(
+        self,
+        pack: _native.Pack,
+        range_bytes: int,
+        keep: Any,
+        value_bytes: int | None,
+        value_offset: int,
+        on_exists: str,
+        parents: Sequence[Key | None] | None,
+        depths: Sequence[int] | None,
+    ) -> Batch:
+        if on_exists not in ON_EXISTS:
+            raise UsageError(f"on_exists is {on_exists!r}; give 'keep' or 'replace'")
+        if value_bytes is None:
+            if value_offset:
+                raise UsageError(
+                    f"value_offset is {value_offset} but value_bytes is not given; a part of a "
+                    "value is written with the size of the whole"
+                )
+            value_bytes = range_bytes
+        _check_range(range_bytes, value_bytes, value_offset)
+        if parents is not None or depths is not None:
+            count = len(pack)
+            chain = [None] * count if parents is None else list(parents)
+            levels = [0] * count if depths is None else list(depths)
+            _checked(lambda: pack.set_chain(chain, levels))
+        replaces = on_exists == "replace"
+        native = self._native.put(pack, value_bytes, value_offset, replaces, keep)
+        return self._remember(Batch(native, "write", self))
+
+    def _get(
+        self,
+        pack: _native.Pack,
+        range_bytes: int,
+        keep: Any,
+        value_bytes: int | None,
+        value_offset: int,
+        wait_s: float,
+        lease_id: int,
+    ) -> Batch:
+        _check_range(range_bytes, value_bytes, value_offset)
+        wait_ms = _milliseconds(wait_s, "wait_s")
+        native = self._native.get(pack, value_bytes or 0, value_offset, wait_ms, lease_id, keep)
+        return self._remember(Batch(native, "read", self))
+
+    def _remember(self, batch: Batch) -> Batch:
+        with self._lock:
+            pending = self._pending
+            # Successes need no sync(): one who never calls it would pile them up without this.
+            while pending and pending[0].done and pending[0].outcomes.all_ok:
+                pending.popleft()
+            while len(pending) > _FAILED_KEPT_MAX and pending[0].done:
+                pending.popleft()
+            pending.append(batch)
+        return batch
+
+    def forget(self, batch: Batch) -> None:
+        """The caller has seen this batch's outcomes: `sync()` says nothing of it."""
+        with self._lock, contextlib.suppress(ValueError):  # seen before
+            self._pending.remove(batch)  # by identity: a Batch has no other equality
+
+    def take_pending(self) -> list[Batch]:
+        """All batches that were not waited for; the next call begins anew."""
+        with self._lock:
+            taken = list(self._pending)
+            self._pending.clear()
+        return taken
+
+    def put_back(self, batches: list[Batch]) -> None:
+        """Undoes `take_pending`."""
+        with self._lock:
+            self._pending.extendleft(reversed(batches))
+
+    # ---- small calls ----
+
+    def lookup(self, keys: Sequence[Key], group: int, lease_s: float | None) -> Lookup:
+        """See `Client.lookup`."""
+        self.check_open()
+        if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 4096:
+            raise UsageError(f"group is {group!r}; give 1 to 4096 keys for a block")
+        pack = _keys(keys)
+        if len(pack) % group:
+            raise UsageError(
+                f"{len(pack)} keys are no whole number of blocks of {group} (group) keys"
+            )
+        lease_ms = 0 if lease_s is None else max(1, _milliseconds(lease_s, "lease_s"))
+        if not len(pack):
+            return Lookup(None, group)
+        return Lookup(self._native.match(pack, group, lease_ms), group)
+
+    def exists(self, keys: Sequence[Key]) -> _native.Call | None:
+        """None: there is nothing to ask."""
+        return self._call(keys, self._native.exists)
+
+    def erase(self, keys: Sequence[Key]) -> _native.Call | None:
+        """None: there is nothing to ask."""
+        return self._call(keys, self._native.erase)
+
+    def abort(self, keys: Sequence[Key]) -> _native.Call | None:
+        """None: there is nothing to ask."""
+        return self._call(keys, self._native.abort)
+
+    def _call(
+        self, keys: Sequence[Key], submit: Callable[[_native.Pack], _native.Call]
+    ) -> _native.Call | None:
+        self.check_open()
+        pack = _keys(keys)
+        return submit(pack) if len(pack) else None
+
+    def stats(self) -> _native.Call:
+        """Asks for the server's counters."""
+        self.check_open()
+        return self._native.stats()
+
+    def post_lease(self, lease_ids: Sequence[int], lease_s: float | None) -> None:
+        """Renews, or with None releases; the answer is not waited for."""
+        ids = [int(lease_id) for lease_id in lease_ids]
+        if any(not 0 <= lease_id <= _U64_MAX for lease_id in ids):
+            raise UsageError(f"lease ids are {ids}; give those that lookups returned")
+        lease_ms = 0 if lease_s is None else max(1, _milliseconds(lease_s, "lease_s"))
+        ids = [lease_id for lease_id in ids if lease_id]
+        if ids and not self._is_closed and os.getpid() == self._pid:
+            self._native.post_lease(ids, lease_ms)
+
+    # ---- interpreting ----
+
+    @staticmethod
+    def take_exists(call: _native.Call | None) -> list[bool]:
+        """Whether each key is there. Raises what went wrong."""
+        return [code == Code.OK for code in _outcomes(call)]
+
+    @staticmethod
+    def take_count(call: _native.Call | None) -> int:
+        """How many keys the call had an effect on. Raises what went wrong."""
+        return _outcomes(call).count(Code.OK)
+
+    def take_stats(self, call: _native.Call) -> dict[str, int]:
+        """The server's counters, and this client's own as client_*. Raises what went wrong."""
+        _outcomes(call)
+        own = {f"client_{name}": value for name, value in self._native.counters().items()}
+        return {**call.counters, **own}
+
+    # ---- the connection ----
+
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself at the last connection."""
+        self.check_open()
+        return self._native.server()
+
+    @property
+    def native(self) -> _native.Client:
+        """For whoever waits."""
+        return self._native
+
+    def check_open(self) -> None:
+        """Raises `UsageError` after close() and in a forked child."""
+        if self._is_closed:
+            raise UsageError("this client is closed; connect() makes a new one")
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this client was made before fork(), and its threads stayed in the parent; call "
+                "connect() in the child"
+            )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close() has begun."""
+        return self._is_closed
+
+    def begin_close(self) -> bool:
+        """Refuses further calls. False: there is nothing to close (any more)."""
+        if self._is_closed:
+            return False
+        self._is_closed = True
+        self.take_pending()
+        return os.getpid() == self._pid
+
+    def after_fork(self) -> None:
+        """In the child: lets go of the sockets, so that the server sees the parent's end."""
+        if not self._is_closed:
+            self._native.close_after_fork()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("a client cannot be pickled; pass the address, and connect() there")
+
+
+def open_native(
+    url: str, namespace: str, token: str | None, transport: str | None, others: dict[str, Any]
+) -> Callable[[], Session]:
+    """Checks the arguments; what it returns connects, which waits. Raises `UsageError`."""
+    host, port = parse_address(url)
+    known = {setting.field for setting in settings(ClientConfig)}
+    for name in others:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = (
+                f"; did you mean {close[0]}?" if close else f"; known: {', '.join(sorted(known))}"
+            )
+            raise ConfigError(f"connect() has no setting {name!r}{hint}")
+    config = load(ClientConfig, {**others, "token": token, "transport": transport})
+    if not isinstance(namespace, str) or not namespace:
+        raise UsageError(f"namespace is {namespace!r}; give a text, or leave it away")
+    _check_text(namespace, "namespace", NAMESPACE_BYTES_MAX)
+    _check_text(config.token, "token", TOKEN_BYTES_MAX)
+
+    def connect() -> Session:
+        try:
+            native = _native.connect(host, port, namespace, _client_name(), config)
+        except _native.Failure as failure:
+            code, message = failure.args
+            if code == Code.DISCONNECTED:
+                raise ConnectError(message) from None
+            raise error_for(code, f"cannot connect to {url}: {message}") from None
+        return Session(native, url)
+
+    return connect
+
+
+def _client_name() -> str:
+    program = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    return f"{program or 'python'}:{os.getpid()}".encode(errors="replace")[-120:].decode(
+        errors="replace"
+    )
+
+
+def _check_text(text: str, what: str, bytes_max: int) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} holds a lone surrogate; give text that UTF-8 can hold") from None
+    if size > bytes_max:
+        raise UsageError(f"{what} has {size} bytes; at most {bytes_max} fit")
+
+
+def _check_range(range_bytes: int, value_bytes: int | None, value_offset: int) -> None:
+    for name, value in (("value_bytes", value_bytes), ("value_offset", value_offset)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _U64_MAX:
+            raise UsageError(f"{name} is {value!r}; give a number of bytes")
+    if range_bytes > VALUE_BYTES_MAX:
+        raise UsageError(
+            f"a block has {range_bytes} bytes; one call moves at most {VALUE_BYTES_MAX} of a "
+            "value: move it in parts, with value_bytes and value_offset"
+        )
+    if value_bytes is not None and value_offset + range_bytes > value_bytes:
+        raise UsageError(
+            f"bytes {value_offset} to {value_offset + range_bytes} are not inside of a value of "
+            f"value_bytes = {value_bytes}"
+        )
+
+
+def _milliseconds(seconds: float, what: str) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise UsageError(f"{what} is {seconds!r}; give seconds")
+    if not 0 <= seconds <= WAIT_S_MAX:
+        raise UsageError(f"{what} is {seconds} s; give 0 to {WAIT_S_MAX:.0f}")
+    return round(seconds * 1000)
+
+
+def _keys(keys: Sequence[Key]) -> _native.Pack:
+    if isinstance(keys, (str, bytes)):
+        raise UsageError(f"keys is one {type(keys).__name__}; give a list of keys")
+    return _checked(lambda: _native.Pack.from_keys(_listed(keys, "keys")))
+
+
+def _listed(values: Sequence[T], what: str) -> list[T]:
+    if isinstance(values, list):
+        return values
+    try:
+        return list(values)
+    except TypeError:
+        raise UsageError(f"{what} is a {type(values).__name__}; give a list") from None
+
+
+def _checked(parse: Callable[[], T]) -> T:
+    """The native parsers' refusals as ours."""
+    try:
+        return parse()
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _outcomes(call: _native.Call | None) -> bytes:
+    if call is None:
+        return b""
+    error: InfiniStoreError | None = failure_of(call)
+    if error is not None:
+        raise error
+    return call.outcomes
+
+
+def _watch(session: Session) -> None:
+    global _watches_fork
+    _live.add(session)
+    if not _watches_fork:  # not at import, which has no effect on its process
+        _watches_fork = True
+        os.register_at_fork(after_in_child=_forget_all)
+
+
+def _forget_all() -> None:
+    for session in list(_live):
+        session.after_fork()
+    _live.clear()

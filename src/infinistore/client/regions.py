@@ -1,0 +1,178 @@
+"""The caller's memory: caches of any kind, and which bytes of them are which block.
+
+Nothing here imports torch or numpy: what they make is known by what it can do.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from infinistore import _native
+from infinistore.errors import UsageError
+
+UNITS = ("elements", "bytes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Blocks as two arrays: `keys[i]` is at `offsets[i]` of the cache; faster than tuples.
+
+    `offsets` is a buffer of 64-bit integers, for example a numpy array of uint64.
+    """
+
+    keys: Sequence[bytes | str]
+    offsets: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """Raw memory of blocks: block i takes the segments at `addresses[i]`, each `segment_bytes`.
+
+    `addresses` is a buffer of uint64, shape (n,) or (n, segments). The memory must stay allocated,
+    and unchanged while it is written from, until the batch is done; `keep` is held until then.
+    """
+
+    addresses: Any
+    segment_bytes: int
+    keep: Any = None
+
+    def layout(self, key_count: int) -> tuple[Any, int]:
+        """The addresses as a flat buffer, and the number of segments for each key."""
+        if not isinstance(self.segment_bytes, int) or self.segment_bytes < 1:
+            raise UsageError(f"segment_bytes is {self.segment_bytes!r}; give a positive integer")
+        view = _view(self.addresses, "addresses")
+        if view.ndim not in (1, 2):
+            raise UsageError(f"addresses have {view.ndim} dimensions; shape them (n,) or (n, s)")
+        shape = view.shape or ()
+        if shape[0] != key_count:
+            raise UsageError(f"{key_count} keys have addresses for {shape[0]} blocks")
+        per_key = shape[1] if view.ndim == 2 else 1
+        if key_count and per_key < 1:
+            raise UsageError("addresses have no segments; shape them (n,) or (n, s) with s >= 1")
+        return view, per_key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """One contiguous piece of the caller's memory. `keep` holds it."""
+
+    address: int
+    size_bytes: int
+    element_bytes: int
+    keep: Any
+
+
+def region_of(cache: Any, *, writable: bool) -> Region:
+    """The memory of a torch CPU tensor, a numpy array, a buffer or a DLPack array.
+
+    Raises `UsageError` unless it is contiguous, in this machine's main memory and, if asked for,
+    writable.
+    """
+    if hasattr(cache, "data_ptr") and hasattr(cache, "element_size"):
+        return _tensor_region(cache)
+    if hasattr(cache, "__array_interface__"):
+        return _array_region(cache, writable)
+    if hasattr(cache, "__dlpack__"):
+        return _dlpack_region(cache, writable)
+    return _buffer_region(cache, writable)
+
+
+def _tensor_region(tensor: Any) -> Region:
+    device = getattr(tensor.device, "type", str(tensor.device))
+    if device != "cpu":
+        raise UsageError(
+            f"the cache is a tensor on {tensor.device}; only CPU memory can be used: copy it with "
+            ".cpu() first"
+        )
+    if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        raise UsageError(f"the cache is a tensor of layout {tensor.layout}; only dense ones work")
+    if not tensor.is_contiguous():
+        raise UsageError(
+            f"the cache is a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()}, "
+            "which is not contiguous; give the whole tensor that it is a view of, or .contiguous()"
+        )
+    size = int(tensor.element_size())
+    return Region(int(tensor.data_ptr()), int(tensor.numel()) * size, size, tensor)
+
+
+def _array_region(arr: Any, writable: bool) -> Region:
+    facts = arr.__array_interface__
+    address, is_readonly = facts["data"]
+    flags = getattr(arr, "flags", None)
+    is_contiguous = bool(flags.c_contiguous) if flags is not None else facts.get("strides") is None
+    if not is_contiguous:
+        raise UsageError(
+            f"the cache is an array of shape {facts['shape']} and strides {facts['strides']}, "
+            "which is not contiguous; give the array that it is a view of, or "
+            "numpy.ascontiguousarray(...)"
+        )
+    if writable and is_readonly:
+        raise UsageError("the cache is a read-only array; read into a writable one")
+    if arr.dtype.hasobject:
+        raise UsageError("the cache is an array of Python objects; only numbers have bytes")
+    size = int(arr.dtype.itemsize)
+    return Region(int(address), int(arr.nbytes), size, arr)
+
+
+def _dlpack_region(arr: Any, writable: bool) -> Region:
+    kind = int(arr.__dlpack_device__()[0])
+    if kind != 1:  # kDLCPU
+        raise UsageError(f"the cache is on DLPack device type {kind}; only CPU memory can be used")
+    import numpy as np
+
+    try:
+        return _array_region(np.from_dlpack(arr), writable)
+    except (BufferError, TypeError, RuntimeError) as error:
+        raise UsageError(f"the cache cannot be seen through DLPack: {error}") from error
+
+
+def _buffer_region(buffer: Any, writable: bool) -> Region:
+    view = _view(buffer, "the cache")
+    if writable and view.readonly:
+        raise UsageError(
+            f"the cache is a read-only {type(buffer).__name__}; read into a bytearray, an array or "
+            "a tensor"
+        )
+    address = _native.address_of(view) if view.nbytes else 0
+    # Holding the view keeps a bytearray from being resized, too.
+    return Region(address, view.nbytes, view.itemsize, view)
+
+
+def _view(buffer: Any, what: str) -> memoryview:
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise UsageError(
+            f"{what} is a {type(buffer).__name__}; give a torch tensor, a numpy array or a buffer"
+        ) from None
+    if not view.c_contiguous:
+        raise UsageError(f"{what} is not contiguous; give the memory that it is a view of")
+    return view
+
+
+def offsets_of(offsets: Any) -> Any:
+    """Offsets as a buffer; a plain sequence of integers becomes one."""
+    if isinstance(offsets, (list, tuple, range)):
+        try:
+            return array("Q", offsets)
+        except (TypeError, OverflowError) as error:
+            raise UsageError(f"offsets must be integers of 0 or more: {error}") from None
+    return offsets
+
+
+def page_bytes_of(region: Region, page_size: int, unit: str) -> tuple[int, int]:
+    """Bytes of one element and of one page. Raises `UsageError`."""
+    if unit not in UNITS:
+        raise UsageError(f"unit is {unit!r}; give 'elements' or 'bytes'")
+    if isinstance(page_size, bool) or not isinstance(page_size, int):
+        raise UsageError(f"page_size is {page_size!r}; give an integer")
+    element_bytes = region.element_bytes if unit == "elements" else 1
+    if page_size < 1 or page_size * element_bytes > region.size_bytes:
+        raise UsageError(
+            f"page_size is {page_size} {unit}, {page_size * element_bytes} bytes; the cache has "
+            f"{region.size_bytes}: give 1 to {region.size_bytes // element_bytes}"
+        )
+    return element_bytes, page_size * element_bytes

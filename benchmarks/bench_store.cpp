@@ -1,0 +1,145 @@
+// bench_store: what the store itself costs, without sockets: lookups, puts, eviction, index memory.
+//
+//   bench_store [keys] [threads]      prints one line a figure; small numbers make a smoke run
+#include <malloc.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <random>
+#include <thread>
+
+#include "core/store/store_testing.h"
+
+namespace infinistore {
+namespace {
+
+// Of this process's CPU, not of the wall: other work on the machine should not count.
+double cpu_s() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// Keys as the connector makes them: 32 bytes of hash and a suffix.
+std::vector<std::string> made_keys(std::size_t count, unsigned seed) {
+  std::mt19937_64 random(seed);  // NOLINT: a fixed seed makes runs alike
+  std::vector<std::string> keys(count);
+  for (std::string& key : keys) {
+    key.resize(32);
+    for (std::size_t at = 0; at < 32; at += 8) {
+      const std::uint64_t word = random();
+      std::memcpy(key.data() + at, &word, 8);
+    }
+  }
+  return keys;
+}
+
+void say(const char* name, double count, double seconds) {
+  std::printf("%-34s %9.2f M/s a core  %8.1f ns\n", name, count / seconds / 1e6,
+              seconds / count * 1e9);
+}
+
+// Runs body(thread) on so many threads; returns the CPU seconds that all of them took.
+template <class Body>
+double timed(unsigned threads, Body body) {
+  const double start = cpu_s();
+  std::vector<std::thread> others;
+  for (unsigned thread = 1; thread < threads; ++thread) {
+    others.emplace_back([&body, thread] { body(thread); });
+  }
+  body(0);
+  for (auto& other : others) other.join();
+  return cpu_s() - start;
+}
+
+// A value without its bytes: the store does not look at them.
+bool put(Store& store, std::string_view key, std::uint64_t bytes) {
+  auto made = store.reserve({.key = key, .value_bytes = bytes});
+  if (!made) return false;
+  made->claim({.offset = 0, .bytes = bytes});
+  made->filled({.offset = 0, .bytes = bytes}, 1);
+  return std::move(*made).seal() == Code::kOk;
+}
+
+std::size_t heap_bytes() { return ::mallinfo2().uordblks; }
+
+int run(std::size_t key_count, unsigned threads) {
+  const auto keys = made_keys(key_count, 1);
+  const auto absent = made_keys(key_count, 2);
+  auto pool = Pool::create({.bytes = key_count * kPageBytesMin, .populate_on_touch = true});
+  if (!pool) {
+    std::fprintf(stderr, "bench_store: %s\n", pool.error().message.c_str());
+    return 1;
+  }
+  const MonotonicClock clock;
+  const std::size_t heap_before = heap_bytes();
+  Store store(std::move(*pool), testing::options_with("lru"), clock);
+  const std::size_t heap_empty = heap_bytes();
+  std::printf("%zu keys of 32 bytes, %u threads\n", key_count, threads);
+
+  const double count = static_cast<double>(key_count);
+  double seconds = timed(1, [&](unsigned) {
+    for (const auto& key : keys) put(store, key, 4096);
+  });
+  say("put into a free pool", count, seconds);
+  if (store.counters().keys != key_count) return 1;
+  std::printf("%-34s %9.1f bytes a key (and %zu KiB for the empty store)\n", "index memory",
+              static_cast<double>(heap_bytes() - heap_empty) / count,
+              (heap_empty - heap_before) / 1024);
+
+  std::vector<std::uint32_t> order(key_count);
+  for (std::size_t i = 0; i < key_count; ++i) order[i] = static_cast<std::uint32_t>(i);
+  std::shuffle(order.begin(), order.end(), std::mt19937(3));  // NOLINT
+  const auto each = [&](const char* name, unsigned on, const auto& body) {
+    const double taken = timed(on, [&](unsigned thread) {
+      for (std::size_t i = thread; i < order.size(); i += on) body(order[i]);
+    });
+    say(name, count, taken);
+  };
+  std::atomic<std::size_t> wrong{0};
+  each("exists, present", 1, [&](std::size_t i) { wrong += store.exists(0, keys[i]) ? 0 : 1; });
+  each("exists, absent", 1, [&](std::size_t i) { wrong += store.exists(0, absent[i]) ? 1 : 0; });
+  each("find and drop", 1, [&](std::size_t i) { wrong += store.find(0, keys[i]) ? 0 : 1; });
+  each("find and drop, all threads", threads,
+       [&](std::size_t i) { wrong += store.find(0, keys[i]) ? 0 : 1; });
+
+  constexpr std::size_t kPrefix = 1024;
+  std::vector<std::string_view> views;
+  for (const std::uint32_t i : order) views.emplace_back(keys[i]);
+  seconds = timed(1, [&](unsigned) {
+    for (std::size_t at = 0; at + kPrefix <= views.size(); at += kPrefix) {
+      const std::span<const std::string_view> prefix(views.data() + at, kPrefix);
+      wrong += store.match_prefix(0, prefix, 1, nullptr) == kPrefix ? 0 : 1;
+    }
+  });
+  say("match_prefix of 1024, a key", static_cast<double>(views.size() / kPrefix * kPrefix),
+      seconds);
+
+  seconds = timed(threads, [&](unsigned thread) {
+    for (std::size_t i = thread; i < absent.size(); i += threads) {
+      wrong += put(store, absent[i], 4096) ? 0 : 1;
+    }
+  });
+  say("put into a full pool, all threads", count, seconds);
+  if (store.counters().evictions != key_count) ++wrong;
+  const std::string integrity = store.check_integrity();
+  if (!integrity.empty() || wrong > 0) {
+    std::fprintf(stderr, "bench_store: %zu wrong answers; %s\n", wrong.load(), integrity.c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace infinistore
+
+int main(int argc, char** argv) {
+  const std::size_t keys = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000;
+  const unsigned threads = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 2;
+  if (keys < 1024 || threads == 0) {
+    std::fprintf(stderr, "usage: bench_store [keys, at least 1024] [threads]\n");
+    return 2;
+  }
+  return infinistore::run(keys, threads);
+}

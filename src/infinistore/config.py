@@ -263,14 +263,14 @@ class ClientConfig(_Config):
         4096, "Keys in one request; larger batches are split.", low=1, high=4096
     )
     batch_bytes_max: int = _setting(
-        64 * MIB,
+        4 * MIB,
         "Bytes in one request; larger batches are split.",
         unit="bytes",
         low=4096,
         high=GIB,
     )
     requests_max: int = _setting(
-        64, "Requests in flight on one channel; more wait.", low=1, high=4096
+        8, "Bulk requests in flight on one channel; more wait.", low=1, high=64
     )
 
 

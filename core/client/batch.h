@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/limits.h"
 #include "core/client/keys.h"
 #include "core/client/operation.h"
 #include "core/transport/link.h"
@@ -33,6 +34,10 @@ struct BatchSpec {
   std::uint64_t lease_id = 0;  // get: under which the keys are pinned
 
   std::uint64_t range_bytes() const noexcept { return segments_per_key * segment_bytes; }
+  // Space of the pool that a put of one key takes at most: whole pages.
+  std::uint64_t pool_bytes() const noexcept {
+    return (range_bytes() + kPageBytesMin - 1) / kPageBytesMin * kPageBytesMin;
+  }
 };
 
 class Batch final : public Operation {

@@ -21,10 +21,6 @@ constexpr std::size_t kWaitingInFlightMax = 64;
 constexpr std::size_t kBulkInFlightMax = 64;
 static_assert(kCallsInFlightMax + kWaitingInFlightMax + kBulkInFlightMax < kSessionRequestsMax);
 
-// Of the pool, one channel's puts in flight: what is granted and not yet sealed counts against the
-// server's bound on unsealed bytes (kStagedPercentMax), which all clients share.
-constexpr std::uint64_t kPutShareOfPool = 16;
-
 constexpr Nanos kBackoffMin = 20 * kMillisecond;
 constexpr Nanos kBackoffMax = 500 * kMillisecond;
 

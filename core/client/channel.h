@@ -26,6 +26,10 @@
 
 namespace infinistore {
 
+// Of the pool, one channel's puts in flight at most: what is granted and not yet sealed counts
+// against the server's bound on unsealed bytes (kStagedPercentMax), which all clients share.
+inline constexpr std::uint64_t kPutShareOfPool = 16;
+
 class Channel final : public StreamOwner {
  public:
   // `choice` may be other than the options': what this channel dials.

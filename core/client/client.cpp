@@ -7,6 +7,13 @@
 #include "core/base/hash.h"
 
 namespace infinistore {
+namespace {
+
+// One put reserves at most this share of the pool: a quarter of what its channel may have in
+// flight.
+constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
+
+}  // namespace
 
 Result<std::unique_ptr<Client>> Client::connect(ClientOptions options, const Clock& clock) {
   auto client = std::make_unique<Client>(Private{}, std::move(options), clock);
@@ -98,9 +105,14 @@ std::vector<std::vector<std::uint32_t>> Client::spread(const KeyList& keys) cons
 
 std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
                                                   const std::vector<std::uint32_t>& indexes) const {
-  const std::uint64_t range_bytes = std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
-  const auto count = static_cast<std::size_t>(std::clamp<std::uint64_t>(
-      options_.batch_bytes_max / range_bytes, 1, options_.batch_keys_max));
+  std::uint64_t fits =
+      options_.batch_bytes_max / std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
+  if (batch.spec.verb == Verb::kPut) {
+    const auto share = server().pool_bytes / kPoolShareOfPuts;
+    fits = std::min(fits, share / std::max<std::uint64_t>(batch.spec.pool_bytes(), 1));
+  }
+  const auto count =
+      static_cast<std::size_t>(std::clamp<std::uint64_t>(fits, 1, options_.batch_keys_max));
   std::vector<std::unique_ptr<Request>> requests;
   for (std::size_t begin = 0; begin < indexes.size(); begin += count) {
     const std::size_t end = std::min(indexes.size(), begin + count);

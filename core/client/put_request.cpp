@@ -12,10 +12,11 @@ class PutPart final : public Request {
   PutPart(Batch& batch, std::vector<std::uint32_t> indexes)
       : batch_(&batch),
         indexes_(std::move(indexes)),
-        bytes_(indexes_.size() * batch.spec.range_bytes()) {}
+        bytes_(indexes_.size() * batch.spec.range_bytes()),
+        pool_bytes_(indexes_.size() * batch.spec.pool_bytes()) {}
 
   Lane lane() const noexcept override { return Lane::kBulk; }
-  std::uint64_t put_bytes() const noexcept override { return bytes_; }
+  std::uint64_t put_bytes() const noexcept override { return pool_bytes_; }
   std::uint64_t bulk_bytes() const noexcept override { return bytes_; }
   Nanos patience() const noexcept override { return 0; }
   Payload* payload() noexcept override { return nullptr; }
@@ -38,6 +39,7 @@ class PutPart final : public Request {
   Batch* batch_;  // nullptr: the part has ended
   std::vector<std::uint32_t> indexes_;
   std::uint64_t bytes_;
+  std::uint64_t pool_bytes_;
   State state_ = State::kAsked;
   Transfer transfer_;
   Error cancelled_{Code::kOk, {}};  // kOk: not

@@ -183,22 +183,26 @@ def test_nothing_is_a_batch_too(subject: Subject) -> None:
     assert subject.lookup([], lease_s=1).lease_id == 0
 
 
-def test_a_hundred_thousand_keys_are_one_batch(subject: Subject) -> None:
-    count, size = 100_000, 64
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_hundred_thousand_keys_are_one_batch(
+    start_server: Callable[..., ServerProcess], transport: str, kind: str
+) -> None:
+    count, size = 100_000, 64  # each takes a page of the pool, 4 KiB
+    subject = Subject(start_server("--pool=512MiB").url, "test", transport, kind)
     source = noise(count * size)
     keys = [b"key %d" % index for index in range(count)]
     blocks = Blocks(keys, np.arange(count, dtype=np.uint64) * size)
-    try:
-        # A page of the pool is 4 KiB: the last ones push out the first.
-        assert subject.write(source, blocks, size).all_ok
-        assert subject.match_prefix(keys) == 0
-        tail = Blocks(keys[-9000:], blocks.offsets[-9000:])
-        target = np.zeros_like(source)
-        assert subject.read(target, tail, size).all_ok
-        assert np.array_equal(target[-9000 * size :], source[-9000 * size :])
-        assert subject.match_prefix(keys[-9000:]) == 9000
-    finally:
-        subject.delete(keys)
+    assert subject.write(source, blocks, size).all_ok
+    assert subject.match_prefix(keys) == count
+    found = subject.lookup(keys, group=5, lease_s=10)
+    assert (found.blocks, len(found.lease_ids)) == (count // 5, 25)
+    target = np.zeros_like(source)
+    assert subject.read(target, blocks, size).all_ok
+    assert np.array_equal(target, source)
+    assert sum(subject.exists(keys)) == count
+    assert subject.delete(keys) == count
+    subject.close()
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 63, 4095, 4097, 65536 + 13, 3 * 2**20 + 5])

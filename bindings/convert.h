@@ -37,7 +37,7 @@ inline std::string_view key_bytes(PyObject* object, const char* what, std::size_
     data = bytes;
   } else {
     refuse(std::string(what) + " " + std::to_string(index) + " is a " +
-           nanobind::cast<std::string>(nanobind::handle(object).type().attr("__name__")) +
+           nanobind::str(nanobind::handle(object).type().attr("__name__")).c_str() +
            "; keys are str or bytes");
   }
   return {data, static_cast<std::size_t>(size)};

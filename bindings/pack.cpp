@@ -9,17 +9,18 @@ namespace {
 
 std::string at(std::size_t index) { return "block " + std::to_string(index); }
 
-// A Python integer of 0 to 2^64 - 1 as such.
-std::uint64_t offset_of(PyObject* object, std::size_t index) {
-  const auto value = PyLong_Check(object)
-                         ? PyLong_AsUnsignedLongLong(object)
-                         : PyLong_AsUnsignedLongLong(nb::steal(PyNumber_Index(object)).ptr());
-  if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    refuse(at(index) + ": its offset " + nb::cast<std::string>(nb::repr(nb::handle(object))) +
-           " is no integer of 0 or more");
+std::string shown(PyObject* object) { return nb::repr(nb::handle(object)).c_str(); }
+
+// A Python integer of 0 to 2^64 - 1, or what acts like one, as such.
+std::uint64_t integer_of(PyObject* object, std::size_t block, const char* what) {
+  auto index = nb::steal(PyNumber_Index(object));
+  if (index.is_valid()) {
+    const auto value = PyLong_AsUnsignedLongLong(index.ptr());
+    if (PyErr_Occurred() == nullptr) return value;
   }
-  return value;
+  PyErr_Clear();
+  refuse(at(block) + ": its " + what + " " + shown(object) +
+         " is no integer of 0 or more, in 64 bits");
 }
 
 // Where a buffer's bytes are; the caller keeps the buffer.
@@ -51,11 +52,10 @@ Pack Pack::from_blocks(nb::list blocks) {
   for (std::size_t i = 0; i < count; ++i) {
     PyObject* const block = PyList_GetItem(blocks.ptr(), static_cast<Py_ssize_t>(i));
     if (!PyTuple_Check(block) || PyTuple_Size(block) != 2) {
-      refuse(at(i) + " is " + nb::cast<std::string>(nb::repr(nb::handle(block))) +
-             "; a block is a tuple (key, offset)");
+      refuse(at(i) + " is " + shown(block) + "; a block is a tuple (key, offset)");
     }
     add_key(pack.spec_.keys, PyTuple_GetItem(block, 0), i);
-    pack.offsets_.push_back(offset_of(PyTuple_GetItem(block, 1), i));
+    pack.offsets_.push_back(integer_of(PyTuple_GetItem(block, 1), i, "offset"));
   }
   return pack;
 }
@@ -122,7 +122,7 @@ void Pack::set_chain(nb::list parents, nb::list depths) {
       refuse("parent " + std::to_string(i) + " has " + std::to_string(key.size()) +
              " bytes; a key has at most " + std::to_string(kKeyBytesMax));
     }
-    const auto depth = offset_of(PyList_GetItem(depths.ptr(), index), i);
+    const auto depth = integer_of(PyList_GetItem(depths.ptr(), index), i, "depth");
     if (depth > 0xFFFFFFFFU) refuse(at(i) + ": its depth does not fit 32 bits");
     spec_.parents.add(key);
     spec_.depths.push_back(static_cast<std::uint32_t>(depth));

@@ -45,6 +45,7 @@ std::pair<UniqueFd, UniqueFd> tcp_pair() {
   REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   UniqueFd server(::accept4(listener->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
   REQUIRE(server);
+  tune_tcp(client.get());
   return {std::move(client), std::move(server)};
 }
 

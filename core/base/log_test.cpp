@@ -1,0 +1,68 @@
+#include "core/base/log.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <array>
+#include <string>
+
+#include "core/base/fd.h"
+
+namespace infinistore {
+namespace {
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> fds{};
+    REQUIRE(::pipe(fds.data()) == 0);
+    out = UniqueFd(fds[0]);
+    in = UniqueFd(fds[1]);
+  }
+  std::string written() {
+    in.reset();
+    std::string text(8192, '\0');
+    const auto got = ::read(out.get(), text.data(), text.size());
+    text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return text;
+  }
+  UniqueFd in, out;
+};
+
+}  // namespace
+
+TEST_CASE("a log line has a level, one end, and nothing that a terminal would obey") {
+  Pipe pipe;
+  Log log(LogLevel::kInfo, pipe.in.get());
+  log.write(LogLevel::kDebug, "too fine");
+  log.write(LogLevel::kWarning, "bad\x1B[31m\nname");
+  const auto text = pipe.written();
+  CHECK(text.find("too fine") == std::string::npos);
+  CHECK(text.find(" WARNING infinistore.core: bad?[31m?name\n") != std::string::npos);
+  CHECK(text.find('\n') == text.size() - 1);
+}
+
+TEST_CASE("a long line is cut") {
+  Pipe pipe;
+  Log log(LogLevel::kInfo, pipe.in.get());
+  log.write(LogLevel::kError, std::string(10'000, 'x'));
+  const auto text = pipe.written();
+  CHECK(text.size() < 4096);
+  CHECK(text.back() == '\n');
+}
+
+TEST_CASE("a limited line is written once a second") {
+  Pipe pipe;
+  Log log(LogLevel::kInfo, pipe.in.get());
+  ManualClock clock;
+  std::atomic<Nanos> last{0};
+  log.write_limited(LogLevel::kError, "one", clock, last);
+  log.write_limited(LogLevel::kError, "two", clock, last);
+  clock.advance(2 * kSecond);
+  log.write_limited(LogLevel::kError, "three", clock, last);
+  const auto text = pipe.written();
+  CHECK(text.find("one") != std::string::npos);
+  CHECK(text.find("two") == std::string::npos);
+  CHECK(text.find("three") != std::string::npos);
+}
+
+}  // namespace infinistore

@@ -5,7 +5,10 @@
 PYTHON_DIRS=$(ls -d src tests scripts demo examples benchmarks 2>/dev/null | tr '\n' ' ')
 export PYTHON_DIRS
 
-cxx_files() { git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp'; }
+cxx_files() {
+  git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp' \
+    'benchmarks/*.cpp'
+}
 
 check_format() {
   # shellcheck disable=SC2086

@@ -1,4 +1,4 @@
-"""The wire protocol by hand, for tests that send what no client of ours would (docs/protocol.md)."""
+"""The wire protocol by hand, for tests that send what no client would (docs/protocol.md)."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ struct PutRequest {
 
 struct GrantReply {
   std::vector<Code> outcomes = {};
-  std::vector<Extents> extents = {};  // shared memory: of each item that is kOk, in order; else empty
+  std::vector<Extents> extents = {};  // shared memory: of each kOk item, in order; else empty
 };
 
 struct FillRequest {

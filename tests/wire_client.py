@@ -1,4 +1,4 @@
-"""The wire protocol by hand, for tests that send what no client would (docs/protocol.md)."""
+"""The wire protocol by hand, for tests that send what no client of ours would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def header(
     return HEADER.pack(MAGIC, 1, opcode, flags, request_id, len(body), 0, payload_bytes)
 
 
-def frame(opcode: int, request_id: int, body: bytes = b"", payload: bytes = b"", flags: int = 0):
+def frame(opcode: int, request_id: int, body: bytes = b"", payload: bytes = b"", flags: int = 0) -> bytes:
     return (
         header(opcode, request_id, body, flags=flags, payload_bytes=len(payload)) + body + payload
     )

@@ -30,7 +30,9 @@ def header(
     return HEADER.pack(MAGIC, 1, opcode, flags, request_id, len(body), 0, payload_bytes)
 
 
-def frame(opcode: int, request_id: int, body: bytes = b"", payload: bytes = b"", flags: int = 0) -> bytes:
+def frame(
+    opcode: int, request_id: int, body: bytes = b"", payload: bytes = b"", flags: int = 0
+) -> bytes:
     return (
         header(opcode, request_id, body, flags=flags, payload_bytes=len(payload)) + body + payload
     )

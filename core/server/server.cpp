@@ -167,6 +167,7 @@ void Server::Running::accept(const Transport& transport, UniqueFd socket) {
   for (const auto* metrics : metrics_) sessions += metrics->sessions.load();
   if (sessions >= std::min<std::uint64_t>(options_.sessions_max, kSessionsMax)) {
     turn_away(socket);
+    workers_.front()->metrics().sessions_refused.add();  // on whose thread this is
     return;
   }
   // In turn, so that the channels of one client are served by different workers.

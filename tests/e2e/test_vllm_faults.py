@@ -13,6 +13,7 @@ import pytest
 from test_vllm_pd import tokens, whole_blocks
 from vllm_engine import EngineProcess
 
+from figures import RecordFigure
 from server_process import ServerProcess
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
@@ -40,7 +41,10 @@ def pool_adds_up(stats: dict[str, Any]) -> bool:
 
 
 def test_layers_are_in_the_store_while_the_next_ones_compute(
-    server: ServerProcess, model: Callable[[str], Path], prompts: list[list[int]]
+    server: ServerProcess,
+    model: Callable[[str], Path],
+    prompts: list[list[int]],
+    record_figure: RecordFigure,
 ) -> None:
     path, prompt = model("tiny-llama"), prompts[-1]
     blocks = len(prompt) // 32
@@ -56,6 +60,12 @@ def test_layers_are_in_the_store_while_the_next_ones_compute(
             "layers 0 and 1 did not reach the store while the model was held",
         )
         assert {value["value_bytes"] for value in staged(server)} == {64 * 1024}
+        record_figure(
+            f"model held at the entry of layer {HELD}",
+            f"layers 0 to {HELD - 1} of {LAYERS} are filled in the server, of {blocks} blocks",
+            "filled while the next layer waits",
+            ok=True,
+        )
         engine.send("go")
         assert engine.answer()[0]["tokens"]
         assert not staged(server)
@@ -71,23 +81,38 @@ def test_layers_are_in_the_store_while_the_next_ones_compute(
         assert engine.answer()[0]["tokens"]
         took = engine.call("durations")
         assert len(took["save_kv_layer"]) == LAYERS
-        assert max(took["save_kv_layer"]) < 0.05
-        assert max(took["wait_for_layer_load"]) < 0.05
-        assert max(took["wait_for_save"]) > 0.1
+        hooks_s = max(*took["save_kv_layer"], *took["wait_for_layer_load"])
+        waited_s = max(took["wait_for_save"])
+        record_figure(
+            "a server that stands still for 0.4 s",
+            f"costs wait_for_save {1000 * waited_s:.0f} ms, each layer's hook at most "
+            f"{1000 * hooks_s:.1f} ms",
+            "only wait_for_save waits: hooks < 50 ms",
+            ok=hooks_s < 0.05 and waited_s > 0.1,
+        )
 
         # vLLM binds its threads to one CPU; ours run where there is room.
         threads = engine.call("threads")
         ours = {name: cpus for name, cpus in threads.items() if name.startswith("infinistore")}
         assert ours
-        assert all(cpus == sorted(os.sched_getaffinity(0)) for cpus in ours.values()), threads
+        everywhere = sorted(os.sched_getaffinity(0))
+        record_figure(
+            "CPUs of our threads in an engine that pins its own",
+            ", ".join(f"{name}: {cpus}" for name, cpus in sorted(ours.items())),
+            f"all of {everywhere}",
+            ok=all(cpus == everywhere for cpus in ours.values()),
+        )
 
 
 def test_a_prefill_killed_in_its_save_leaves_nothing_and_decode_computes(
-    server: ServerProcess, model: Callable[[str], Path], prompts: list[list[int]]
+    server: ServerProcess,
+    model: Callable[[str], Path],
+    plain: Callable[[str], list[list[int]]],
+    prompts: list[list[int]],
+    record_figure: RecordFigure,
 ) -> None:
     path, prompt = model("tiny-opt"), prompts[7]
-    with EngineProcess(path) as plain:
-        expected = tokens(plain.generate([prompt], 20))
+    expected = [plain("tiny-opt")[7][:20]]
     with EngineProcess(path, server.url, extra={"tenant": "killed"}) as engine:
         engine.call("hold", layer=HELD)
         engine.send("generate", prompts=[prompt], max_tokens=1)
@@ -103,25 +128,36 @@ def test_a_prefill_killed_in_its_save_leaves_nothing_and_decode_computes(
             1.0,
             "its reservations outlived it by a second",
         )
-        assert time.monotonic() - killed_at_s < 1.0
+        gone_s = time.monotonic() - killed_at_s
+        held = stats["reserved_bytes"]
         stats = server.stats()
         assert stats["quarantined_bytes"] == 0
-        assert pool_adds_up(stats)
+        record_figure(
+            "kill -9 of the prefill vLLM in its save",
+            f"{held >> 10} KiB of reservations gone after {1000 * gone_s:.0f} ms",
+            "< 1 s, and the accounting adds up",
+            ok=gone_s < 1.0 and pool_adds_up(stats),
+        )
     with EngineProcess(path, server.url, extra={"tenant": "killed"}) as engine:
         outputs = engine.generate([prompt], 20)
         assert outputs[0]["cached"] == 0
-        assert tokens(outputs) == expected
+        record_figure(
+            "decode after the prefill's death",
+            f"{len(outputs[0]['tokens'])} tokens computed, equal to plain vLLM's",
+            "equal",
+            ok=tokens(outputs) == expected,
+        )
 
 
 def test_a_store_killed_under_load_costs_the_speed_up_and_nothing_else(
     start_server: Callable[..., ServerProcess],
     model: Callable[[str], Path],
+    plain: Callable[[str], list[list[int]]],
     prompts: list[list[int]],
 ) -> None:
     server = start_server()
     path = model("tiny-llama")
-    with EngineProcess(path) as plain:
-        expected = tokens(plain.generate(prompts, 60))
+    expected = [output[:60] for output in plain("tiny-llama")]
     with EngineProcess(path, server.url) as engine:
         engine.generate(prompts[:4], 1)
         assert engine.call("reset")

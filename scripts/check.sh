@@ -2,8 +2,7 @@
 # All that can be found out without running the product: format, lint, types, shape, sanitizers.
 . "$(dirname "$0")/stage.sh"
 
-PYTHON_DIRS=$(ls -d src tests scripts demo examples benchmarks 2>/dev/null | tr '\n' ' ')
-export PYTHON_DIRS
+PYTHON_DIRS=(src tests scripts demo examples benchmarks)
 
 cxx_files() {
   git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp' \
@@ -11,8 +10,8 @@ cxx_files() {
 }
 
 check_format() {
-  # shellcheck disable=SC2086
-  ruff format --check $PYTHON_DIRS && ruff check $PYTHON_DIRS
+  ruff format --check "${PYTHON_DIRS[@]}"
+  ruff check "${PYTHON_DIRS[@]}"
   cxx_files | xargs clang-format --dry-run -Werror
 }
 

@@ -2,10 +2,11 @@
 # Formats every source in place.
 . "$(dirname "$0")/stage.sh"
 
-# shellcheck disable=SC2046
+PYTHON_DIRS=(src tests scripts demo examples benchmarks)
+
 format() {
-  ruff format $(ls -d src tests scripts demo examples benchmarks 2>/dev/null)
-  ruff check --fix-only --quiet $(ls -d src tests scripts demo examples benchmarks 2>/dev/null)
+  ruff format "${PYTHON_DIRS[@]}"
+  ruff check --fix-only --quiet "${PYTHON_DIRS[@]}"
   git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp' \
     'benchmarks/*.cpp' |
     xargs clang-format -i

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from vllm_engine import EngineProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,3 +40,19 @@ def prompts() -> list[list[int]]:
     made = [[source.randrange(4, 1000) for _ in range(length)] for length in lengths]
     made.append(made[-1][:128] + made[5])
     return made
+
+
+@pytest.fixture(scope="session")
+def plain(
+    model: Callable[[str], Path], prompts: list[list[int]]
+) -> Callable[[str], list[list[int]]]:
+    """What plain vLLM, without a connector, says to each prompt: 250 tokens; by the model's name."""
+    said: dict[str, list[list[int]]] = {}
+
+    def find(name: str) -> list[list[int]]:
+        if name not in said:
+            with EngineProcess(model(name)) as engine:
+                said[name] = [output["tokens"] for output in engine.generate(prompts, 250)]
+        return said[name]
+
+    return find

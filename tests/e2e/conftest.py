@@ -46,7 +46,7 @@ def prompts() -> list[list[int]]:
 def plain(
     model: Callable[[str], Path], prompts: list[list[int]]
 ) -> Callable[[str], list[list[int]]]:
-    """What plain vLLM, without a connector, says to each prompt: 250 tokens; by the model's name."""
+    """What plain vLLM, without a connector, says to each prompt; 250 tokens, by model."""
     said: dict[str, list[list[int]]] = {}
 
     def find(name: str) -> list[list[int]]:

@@ -250,12 +250,12 @@ def test_any_event_loop_will_do(server: ServerProcess, new_loop: str) -> None:
     loop.close()
 
 
-def bad_calls() -> list[tuple[str, str, Callable[[Any], Any]]]:
-    """Name, what the message must say, and the call."""
+# Name, what the message must say, and the call.
+BadCall = tuple[str, str, Callable[[Any], Any]]
+
+
+def bad_blocks() -> list[BadCall]:
     cache = np.zeros((4, 1024), np.float32)
-    good = [("k", 0)]
-    two_d = np.zeros((2, 2, 2), np.uint64)
-    there = np.array([cache.ctypes.data], np.uint64)
     return [
         ("empty key", "key 1 has 0 bytes", lambda c: c.write_cache(cache, [("k", 0), ("", 0)], 4)),
         ("long key", "key 0 has 256 bytes; a key has 1 to 255", lambda c: c.exists(["x" * 256])),
@@ -296,6 +296,13 @@ def bad_calls() -> list[tuple[str, str, Callable[[Any], Any]]]:
             "64-bit",
             lambda c: c.write_cache(cache, Blocks(["k"], np.zeros(1, np.int32)), 4),
         ),
+    ]
+
+
+def bad_caches() -> list[BadCall]:
+    cache = np.zeros((4, 1024), np.float32)
+    good = [("k", 0)]
+    return [
         ("page 0", "page_size is 0 elements", lambda c: c.write_cache(cache, good, 0)),
         ("page large", "give 1 to 4096", lambda c: c.write_cache(cache, good, 5000)),
         ("page type", "page_size is 1.5", lambda c: c.write_cache(cache, good, 1.5)),
@@ -310,6 +317,15 @@ def bad_calls() -> list[tuple[str, str, Callable[[Any], Any]]]:
             "on_exists is 'skip'",
             lambda c: c.write_cache(cache, good, 4, on_exists="skip"),
         ),
+    ]
+
+
+def bad_ranges() -> list[BadCall]:
+    cache = np.zeros((4, 1024), np.float32)
+    good = [("k", 0)]
+    two_d = np.zeros((2, 2, 2), np.uint64)
+    there = np.array([cache.ctypes.data], np.uint64)
+    return [
         (
             "range",
             "not inside",
@@ -359,8 +375,11 @@ def bad_calls() -> list[tuple[str, str, Callable[[Any], Any]]]:
     ]
 
 
+BAD_CALLS = [*bad_blocks(), *bad_caches(), *bad_ranges()]
+
+
 @pytest.mark.parametrize(
-    ("says", "call"), [c[1:] for c in bad_calls()], ids=[c[0] for c in bad_calls()]
+    ("says", "call"), [c[1:] for c in BAD_CALLS], ids=[c[0] for c in BAD_CALLS]
 )
 def test_bad_arguments_are_refused_before_anything_is_sent(
     connect: Any, says: str, call: Callable[[Any], Any]

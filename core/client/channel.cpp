@@ -116,6 +116,7 @@ void Channel::run() {
   use_all_cpus();
   bool is_first = true;
   while (take_inbox()) {
+    release_delayed(clock_.now());
     if (is_first || !stream_) connect_if_wanted();
     is_first = false;
     pump();
@@ -155,6 +156,11 @@ void Channel::cancel_here(std::uint64_t operation_id) {
       return true;
     });
   }
+  std::erase_if(delayed_, [&](const auto& delayed) {
+    if (delayed.request->operation_id() != operation_id) return false;
+    delayed.request->fail(reason);
+    return true;
+  });
   for (auto& [id, flight] : flights_) {
     if (flight.request->operation_id() != operation_id) continue;
     auto here = line(id);
@@ -302,7 +308,8 @@ void Channel::advance(std::uint64_t request_id, Result<Step> step) {
     stream_->close(step.error());
   } else if (step.value() == Step::kAgain) {
     auto request = land(request_id);
-    queue_of(*request).waiting.push_front(std::move(request));
+    const Nanos due = clock_.now() + request->delay();
+    delayed_.push_back({std::move(request), due});
   } else if (step.value() == Step::kDone) {
     land(request_id);
   }

@@ -63,6 +63,10 @@ class Channel final : public StreamOwner {
     std::size_t in_flight = 0;
     std::size_t in_flight_max = 0;
   };
+  struct Delayed {
+    std::unique_ptr<Request> request;
+    Nanos due = 0;
+  };
   struct Inbox {
     std::vector<std::unique_ptr<Request>> requests;
     std::vector<std::uint64_t> cancels;
@@ -82,6 +86,7 @@ class Channel final : public StreamOwner {
   void tell_dialled(const Error& outcome);
   void pump();
   bool may_start(const Queue& queue) const;
+  void release_delayed(Nanos now);
   void advance(std::uint64_t request_id, Result<Step> step);
   std::unique_ptr<Request> land(std::uint64_t request_id);
   void refused(const FrameHeader& header, Bytes body);
@@ -119,6 +124,7 @@ class Channel final : public StreamOwner {
   std::unique_ptr<Link> link_;
   std::array<Queue, kLaneCount> queues_;
   std::unordered_map<std::uint64_t, Flight> flights_;
+  std::vector<Delayed> delayed_;
   std::vector<std::unique_ptr<Request>> follow_ups_;
   std::uint64_t next_id_ = 2;  // HELLO was 1
   std::uint64_t put_bytes_in_flight_ = 0;

@@ -1,5 +1,6 @@
 // The ends of a channel's requests that no answer brings: deadlines, lost connections, closing.
 #include <algorithm>
+#include <limits>
 
 #include "core/client/channel.h"
 
@@ -23,8 +24,9 @@ Nanos Channel::deadline_after(const Request& request) {
 
 // How long poll() may sleep; negative: for ever.
 Nanos Channel::next_deadline(Nanos now) const {
-  if (flights_.empty()) return -1;
+  if (flights_.empty() && delayed_.empty()) return -1;
   Nanos first = std::numeric_limits<Nanos>::max();
+  for (const auto& delayed : delayed_) first = std::min(first, delayed.due);
   for (const auto& [id, flight] : flights_) first = std::min(first, due(flight));
   return std::max<Nanos>(first - now, 0);
 }
@@ -33,6 +35,15 @@ Nanos Channel::due(const Flight& flight) const {
   const Nanos stalled = std::max(progress_at_, flight.started) + options_.progress_timeout +
                         flight.request->patience();
   return std::min(stalled, flight.deadline);
+}
+
+void Channel::release_delayed(Nanos now) {
+  for (auto& delayed : delayed_) {
+    if (delayed.due > now) continue;
+    auto& queue = queue_of(*delayed.request);
+    queue.waiting.push_front(std::move(delayed.request));
+  }
+  std::erase_if(delayed_, [](const auto& delayed) { return delayed.request == nullptr; });
 }
 
 void Channel::note_progress(Nanos now, Nanos late_by) {
@@ -78,6 +89,7 @@ void Channel::fail_waiting(const Error& reason) {
 
 void Channel::end_all() {
   const Error reason{Code::kClosed, "the client was closed"};
+  release_delayed(std::numeric_limits<Nanos>::max());
   fail_waiting(reason);
   tell_dialled(reason);
   if (!stream_) return;

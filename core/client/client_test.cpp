@@ -4,90 +4,17 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <map>
-#include <random>
 
 #include "core/base/checksum.h"
-#include "core/client/fake_server.h"
+#include "core/client/client_fixture.h"
 #include "core/transport/tcp/client_dial.h"
 
 namespace infinistore {
 namespace {
-
-constexpr std::size_t kBlock = 5000;
-
-const MonotonicClock kClock;
-
-std::unique_ptr<Client> connect_to(const FakeServer& server,
-                                   TransportChoice transport = TransportChoice::kTcp) {
-  auto client = Client::connect({.host = "127.0.0.1",
-                                 .port = server.port(),
-                                 .token = "",
-                                 .space = "test",
-                                 .client_name = "test",
-                                 .transport = transport,
-                                 .channels = 1,
-                                 .connect_timeout = kSecond,
-                                 .progress_timeout = 200 * kMillisecond,
-                                 .verifies = true,
-                                 .batch_keys_max = 16,
-                                 .batch_bytes_max = 1 << 20,
-                                 .requests_max = 4},
-                                kClock);
-  REQUIRE_MESSAGE(client.ok(), client.error().message);
-  return std::move(*client);
-}
-
-// The caller's memory: blocks of random bytes, each in segments of 1,000 bytes, and their batch.
-struct Memory {
-  explicit Memory(std::size_t count) : bytes(count * kBlock) {
-    std::mt19937_64 random(count);
-    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
-  }
-  Bytes block(std::size_t index) const { return Bytes(bytes).subspan(index * kBlock, kBlock); }
-  BatchSpec spec(Verb verb) {
-    BatchSpec spec;
-    spec.verb = verb;
-    spec.segments_per_key = 5;
-    spec.segment_bytes = 1000;
-    spec.value_bytes = kBlock;
-    for (std::size_t i = 0; i < bytes.size() / kBlock; ++i) {
-      spec.keys.add("key" + std::to_string(i));
-      for (std::size_t s = 0; s < 5; ++s) {
-        spec.addresses.push_back(
-            reinterpret_cast<std::uintptr_t>(bytes.data() + i * kBlock + s * 1000));
-      }
-    }
-    return spec;
-  }
-  std::vector<std::byte> bytes;
-};
-
-// Runs a batch of `count` keys against a script; its outcomes.
-std::vector<Code> run(FakeServer::Script script, Verb verb, std::size_t count = 3,
-                      std::size_t pool_bytes = 0) {
-  const FakeServer server(std::move(script), pool_bytes);
-  Memory memory(count);
-  Batch batch(memory.spec(verb));
-  const auto client =
-      connect_to(server, pool_bytes > 0 ? TransportChoice::kShm : TransportChoice::kTcp);
-  client->submit(batch);
-  CHECK(batch.wait(5 * kSecond));
-  return batch.outcomes;
-}
-
-std::vector<Code> all(std::size_t count, Code code) { return std::vector<Code>(count, code); }
-
-Body data_reply(std::size_t count, std::uint64_t bytes = kBlock,
-                std::vector<Extents> extents = {}) {
-  DataReply data;
-  data.outcomes = all(count, Code::kOk);
-  data.found = std::vector<FoundItem>(count, FoundItem{kBlock, bytes, 0});
-  data.extents = std::move(extents);
-  return encode(data);
-}
 
 TEST_CASE("a put over tcp is PUT, FILL with sums behind the bytes, and the outcomes of RESULT") {
   Memory memory(3);
@@ -161,98 +88,6 @@ TEST_CASE("a get verifies what it places, and has damaged values erased") {
   CHECK(erased == std::vector<std::string>{"key2"});
 }
 
-TEST_CASE("a server that breaks the protocol loses the connection, and nothing else breaks") {
-  struct Case {
-    const char* name;
-    Verb verb;
-    std::function<void(FakePeer&, std::uint64_t id)> answer;
-  };
-  const auto cases = std::vector<Case>{
-      {"no frame", Verb::kPut, [](auto& peer, auto) { peer.send_raw(Body(64, std::byte{0x42})); }},
-      {"unknown id", Verb::kPut,
-       [](auto& peer, auto id) { peer.send(Opcode::kResult, id + 1, encode(ResultReply{})); }},
-      {"wrong opcode", Verb::kPut,
-       [](auto& peer, auto id) { peer.send(Opcode::kMatched, id, encode(MatchedReply{})); }},
-      {"RESULT before GRANT", Verb::kPut,
-       [](auto& peer, auto id) {
-         peer.send(Opcode::kResult, id, encode(ResultReply{all(3, Code::kOk)}));
-       }},
-      {"GRANT for fewer", Verb::kPut,
-       [](auto& peer, auto id) {
-         peer.send(Opcode::kGrant, id, encode(GrantReply{all(2, Code::kOk), {}}));
-       }},
-      {"two GRANTs", Verb::kPut,
-       [](auto& peer, auto id) {
-         const auto grant = encode(GrantReply{all(3, Code::kExists), {}});
-         peer.send(Opcode::kGrant, id, grant);
-         peer.send(Opcode::kGrant, id, grant);
-       }},
-      {"garbled GRANT", Verb::kPut,
-       [](auto& peer, auto id) { peer.send(Opcode::kGrant, id, Body(3, std::byte{9})); }},
-      {"DATA for a put", Verb::kPut,
-       [](auto& peer, auto id) { peer.send(Opcode::kData, id, data_reply(3), Body(3 * kBlock)); }},
-      {"DATA without its payload", Verb::kGet,
-       [](auto& peer, auto id) { peer.send(Opcode::kData, id, data_reply(3)); }},
-      {"DATA with too much", Verb::kGet,
-       [](auto& peer, auto id) {
-         peer.send(Opcode::kData, id, data_reply(3), Body(3 * kBlock + 1));
-       }},
-      {"DATA of another range", Verb::kGet,
-       [](auto& peer, auto id) {
-         peer.send(Opcode::kData, id, data_reply(3, kBlock - 1), Body(3 * kBlock));
-       }},
-      {"DATA for more keys", Verb::kGet,
-       [](auto& peer, auto id) { peer.send(Opcode::kData, id, data_reply(4), Body(4 * kBlock)); }},
-      {"malformed ERROR", Verb::kGet,
-       [](auto& peer, auto id) { peer.send(Opcode::kError, id, Body(1)); }},
-  };
-  for (const auto& test : cases) {
-    CAPTURE(test.name);
-    const auto outcomes = run(
-        [&](FakePeer& peer) {
-          if (const auto frame = peer.next()) test.answer(peer, frame->header.request_id);
-          while (peer.next()) {
-          }
-        },
-        test.verb);
-    CHECK(outcomes == all(3, Code::kProtocol));
-  }
-}
-
-TEST_CASE("memory that the server names is checked before it is touched") {
-  constexpr std::size_t kPool = 1 << 20;
-  const std::vector<std::vector<Extent>> wrong = {
-      {{0, kPool, kBlock}},                    // behind the end
-      {{0, kPool - kBlock + 1, kBlock}},       // over the end
-      {{0, ~std::uint64_t{0} - 100, kBlock}},  // around the end of all numbers
-      {{0, 0, ~std::uint64_t{0}}},             //
-      {{1, 0, kBlock}},                        // no such region
-      {{0, 0, kBlock - 1}},                    // too short
-      {{0, 0, kBlock}, {0, 8192, 1}},          // too long
-      {{0, 0, kBlock - 1000}, {0, 8192, 0}},   // nothing
-  };
-  for (const auto& extents : wrong) {
-    CAPTURE(extents.front().offset);
-    for (const auto verb : {Verb::kPut, Verb::kGet}) {
-      const auto outcomes = run(
-          [&](FakePeer& peer) {
-            const auto frame = peer.next();
-            if (!frame) return;
-            const auto id = frame->header.request_id;
-            if (verb == Verb::kPut) {
-              peer.send(Opcode::kGrant, id, encode(GrantReply{{Code::kOk}, {extents}}));
-            } else {
-              peer.send(Opcode::kData, id, data_reply(1, kBlock, {extents}));
-            }
-            while (peer.next()) {
-            }
-          },
-          verb, 1, kPool);
-      CHECK(outcomes == all(1, Code::kProtocol));
-    }
-  }
-}
-
 TEST_CASE("over shared memory a put copies into the extents and tells the sums") {
   Memory memory(2);
   const std::vector<Extents> extents = {{{0, 4096, 4096}, {0, 65536, kBlock - 4096}},
@@ -295,57 +130,6 @@ TEST_CASE("over shared memory a put copies into the extents and tells the sums")
   CHECK(std::memcmp(pool.data() + 65536, memory.block(0).data() + 4096, kBlock - 4096) == 0);
   CHECK(back.outcomes == all(2, Code::kOk));
   CHECK(target.bytes == memory.bytes);
-}
-
-TEST_CASE("shared memory that could shrink under us is not used") {
-  const FakeServer server([](FakePeer& peer) { peer.next(); }, 1 << 20, false);
-  const auto client = connect_to(server, TransportChoice::kAuto);
-  CHECK_FALSE(client->server().shares_memory);
-  CHECK(client->server().no_sharing_reason.find("sealed") != std::string::npos);
-}
-
-TEST_CASE("a silent server is given up, and the next call finds the connection anew") {
-  std::atomic<int> calls{0};
-  const FakeServer server([&](FakePeer& peer) {
-    while (const auto frame = peer.next()) {
-      if (++calls == 1) continue;  // never answered
-      peer.send(Opcode::kResult, frame->header.request_id, encode(ResultReply{}));
-    }
-  });
-  const auto client = connect_to(server);
-  Call first(CallSpec{});
-  const Nanos before = kClock.now();
-  client->submit(first);
-  REQUIRE(first.wait(5 * kSecond));
-  CHECK(first.failure().code == Code::kTimeout);
-  CHECK(kClock.now() - before >= 200 * kMillisecond);
-  Call second(CallSpec{});
-  client->submit(second);
-  REQUIRE(second.wait(5 * kSecond));
-  CHECK(second.failure().code == Code::kOk);
-  CHECK(server.connections() == 2);
-}
-
-TEST_CASE("an ERROR ends the request that it names, or the connection") {
-  const FakeServer server([](FakePeer& peer) {
-    auto frame = peer.next();
-    peer.send(Opcode::kError, frame->header.request_id,
-              encode(ErrorReply{Code::kLeaseExpired, "too late"}));
-    frame = peer.next();
-    if (frame) peer.send(Opcode::kError, 0, encode(ErrorReply{Code::kDraining, "going away"}));
-    peer.next();
-  });
-  Memory memory(1);
-  Batch refused(memory.spec(Verb::kGet));
-  Batch lost(memory.spec(Verb::kGet));
-  const auto client = connect_to(server);
-  client->submit(refused);
-  REQUIRE(refused.wait(5 * kSecond));
-  CHECK(refused.outcomes == all(1, Code::kLeaseExpired));
-  CHECK(refused.failure().message == "too late");
-  client->submit(lost);
-  REQUIRE(lost.wait(5 * kSecond));
-  CHECK(lost.outcomes == all(1, Code::kDraining));
 }
 
 TEST_CASE("only so many bulk requests are in flight, and calls overtake them") {
@@ -434,18 +218,6 @@ TEST_CASE("what was cancelled is refused when it is granted, found or leased") {
   CHECK(memory.bytes == before);
 }
 
-TEST_CASE("a closed client ends what comes after with kClosed") {
-  const FakeServer server([](FakePeer& peer) { peer.next(); });
-  const auto client = connect_to(server);
-  client->close();
-  Memory memory(1);
-  Batch batch(memory.spec(Verb::kPut));
-  client->submit(batch);
-  REQUIRE(batch.wait(kSecond));
-  CHECK(batch.outcomes == all(1, Code::kClosed));
-  client->close();
-}
-
 TEST_CASE("completions wake their reader once, and tell each end once") {
   const FakeServer server([](FakePeer& peer) {
     while (const auto frame = peer.next()) {
@@ -471,6 +243,29 @@ TEST_CASE("completions wake their reader once, and tell each end once") {
   CHECK(completions.take().empty());
   std::ranges::sort(told);
   CHECK(told == expected);
+}
+
+TEST_CASE("a put that finds the server full for a moment is asked again, in bounds") {
+  std::atomic<int> asked{0};
+  const auto script = [&](int overloads) {
+    return [&asked, overloads](FakePeer& peer) {
+      while (const auto frame = peer.next()) {
+        if (frame->header.opcode != Opcode::kPut) continue;
+        const auto count = decode_put(frame->body)->keys.size();
+        const auto code = asked++ < overloads ? Code::kOverloaded : Code::kExists;
+        auto outcomes = all(count, code);
+        if (count == 3) outcomes[1] = Code::kExists;
+        peer.send(Opcode::kGrant, frame->header.request_id, encode(GrantReply{outcomes, {}}));
+        peer.send(Opcode::kResult, frame->header.request_id, encode(ResultReply{outcomes}));
+      }
+    };
+  };
+  CHECK(run(script(3), Verb::kPut) == all(3, Code::kExists));
+  CHECK(asked == 4);
+  asked = 0;
+  CHECK(run(script(1000), Verb::kPut) ==
+        std::vector<Code>{Code::kOverloaded, Code::kExists, Code::kOverloaded});
+  CHECK(asked == 8);
 }
 
 }  // namespace

@@ -7,6 +7,12 @@
 namespace infinistore {
 namespace {
 
+// The server has too much unsealed at this moment: asked again after 1, 2, 4 ... ms, 7 times at
+// most, since what others have in flight is sealed in a few of them.  After that the caller may
+// decide.
+constexpr Nanos kDelayMin = kMillisecond;
+constexpr Nanos kDelayMax = 64 * kMillisecond;
+
 class PutPart final : public Request {
  public:
   PutPart(Batch& batch, std::vector<std::uint32_t> indexes)
@@ -27,6 +33,7 @@ class PutPart final : public Request {
   Code start(Line& line) override;
   Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
   Step on_moved(Line& line) override;
+  Nanos delay() const noexcept override { return delay_; }
   void cancel(const Error& reason, Line& line) override;
   void fail(const Error& reason) override;
 
@@ -43,6 +50,7 @@ class PutPart final : public Request {
   State state_ = State::kAsked;
   Transfer transfer_;
   Error cancelled_{Code::kOk, {}};  // kOk: not
+  Nanos delay_ = 0;                 // before the last repetition
 };
 
 Error broken(const char* what) { return {Code::kProtocol, what}; }
@@ -104,8 +112,17 @@ Result<Step> PutPart::on_result(Bytes body) {
   const auto result = decode_result(body);
   if (!result || result->outcomes.size() != indexes_.size()) return broken("RESULT is malformed");
   if (batch_ == nullptr) return Step::kDone;
+  std::vector<std::uint32_t> overloaded;
   for (std::size_t i = 0; i < indexes_.size(); ++i) {
     batch_->outcomes[indexes_[i]] = result->outcomes[i];
+    if (result->outcomes[i] == Code::kOverloaded) overloaded.push_back(indexes_[i]);
+  }
+  if (!overloaded.empty() && delay_ < kDelayMax) {
+    delay_ = std::max(2 * delay_, kDelayMin);
+    indexes_ = std::move(overloaded);
+    transfer_ = {};
+    state_ = State::kAsked;
+    return Step::kAgain;
   }
   std::exchange(batch_, nullptr)->end_part(nullptr);
   return Step::kDone;

@@ -37,7 +37,7 @@ struct Line {
 
 enum class Step {
   kWait,   // for the next frame, or for bulk bytes
-  kAgain,  // start() it again, under a new id
+  kAgain,  // start() it again, under a new id, after delay()
   kDone,
 };
 
@@ -60,6 +60,7 @@ class Request {
   virtual Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) = 0;
   virtual Payload* payload() noexcept = 0;
   virtual Step on_moved(Line& line) = 0;  // the payload has left, or has come
+  virtual Nanos delay() const noexcept { return 0; }
 
   // Of the operation whose part has not ended; 0: it has, or nobody waits for it.
   virtual std::uint64_t operation_id() const noexcept = 0;

@@ -60,11 +60,12 @@ def main() -> int:
     CACHE.mkdir(parents=True, exist_ok=True)
     shared = shared_digest()
     files = sources(args.build)
+    bad = 0
     with ThreadPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(lambda f: check(f, args.build, shared), files))
-    for findings in filter(None, results):
-        print(findings)
-    bad = sum(map(bool, results))
+        for findings in pool.map(lambda f: check(f, args.build, shared), files):
+            if findings:
+                print(findings, flush=True)
+                bad += 1
     print(f"clang-tidy: {len(files)} files, {bad} with findings")
     return 1 if bad else 0
 

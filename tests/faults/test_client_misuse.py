@@ -156,6 +156,23 @@ def test_closing_ends_what_is_in_flight(connect: Any) -> None:
         }
 
 
+def test_a_dropped_client_ends_its_threads(server: ServerProcess) -> None:
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    client = infinistore.connect(server.url, "dropped")
+    target = np.zeros(PAGE, np.uint8)
+    client.write_cache(np.ones(PAGE, np.uint8), [("k", 0)], PAGE)
+    batch = client.read_cache(target, [("k", 0)], PAGE, wait_s=1)
+    assert threads() > before
+    del client
+    assert batch.wait(5).all_ok  # a handle keeps the connection
+    assert threads() > before
+    del batch
+    assert threads() == before
+
+
 def test_many_threads_share_one_client(connect: Any) -> None:
     client = connect()
     failures: list[BaseException] = []

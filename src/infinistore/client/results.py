@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -94,7 +95,8 @@ class Batch:
     def __init__(self, native: _native.Batch, verb: str, session: Session | None) -> None:
         self._native = native
         self._verb = verb  # for messages: "read" or "write"
-        self._session = session
+        # Weakly: the session keeps its batches, and a cycle would delay the end of both.
+        self._session = None if session is None else weakref.ref(session)
         self._outcomes: Outcomes | None = None
 
     @property
@@ -109,8 +111,9 @@ class Batch:
         """
         if not self._native.wait(timeout_s):
             raise RequestTimeoutError(f"the {self._verb} is not done after {timeout_s} s")
-        if self._session is not None:
-            self._session.forget(self)
+        session = None if self._session is None else self._session()
+        if session is not None:
+            session.forget(self)
         return self.outcomes
 
     @property

@@ -38,6 +38,8 @@ _BEGIN, _END = "<!-- figures: begin -->", "<!-- figures: end -->"
 _SIZES = {"medium": 22, "long": 65}  # sentences of about 23 tokens
 _WARM_UPS = 2
 _POOL = "1280MiB"
+# Room for a long prompt twice: four KV caches of 1 GiB are more than some machines have.
+_ENOUGH_BLOCKS = ("--num-gpu-blocks-override", "128")
 
 
 def prompts(count: int) -> list[tuple[str, Prompt]]:
@@ -93,6 +95,7 @@ class Bench:
                     core=engines.cores()[0],  # one is busy at a time
                     kv_transfer=configs[name][0],
                     extra_environment=configs[name][1],
+                    extra_arguments=_ENOUGH_BLOCKS,
                 )
                 for name in pair
             }

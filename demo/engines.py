@@ -13,7 +13,7 @@ from demo.children import answers, free_port
 from demo.client import get
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from demo.children import Child, Children
 
@@ -130,6 +130,7 @@ def start_engine(
     core: int,
     kv_transfer: dict[str, Any] | None = None,
     extra_environment: Mapping[str, str] | None = None,
+    extra_arguments: Sequence[str] = (),
 ) -> tuple[Child, str]:
     """One vLLM server; it is not ready yet, so that two may start at once."""
     port = free_port()
@@ -142,6 +143,7 @@ def start_engine(
         *("--dtype", "float32", "--enforce-eager"),
         *("--block-size", str(BLOCK_TOKENS), "--max-model-len", str(CONTEXT_TOKENS)),
         *("--max-num-seqs", "8", "--enable-prompt-tokens-details"),
+        *extra_arguments,
     ]
     if kv_transfer is not None:
         argv += ["--kv-transfer-config", json.dumps(kv_transfer)]

@@ -239,6 +239,17 @@ def test_local_hits_that_the_store_lost_are_sent_again(engine: Engine, store: Fa
     assert saves.depths == [0, 1, 2, 3, 4]
 
 
+def test_requests_that_begin_alike_in_one_step_save_a_block_once(engine: Engine) -> None:
+    first, second = Request("r", PROMPT), Request("s", PROMPT[:8] + PROMPT[:9])
+    output = engine.admitted(first, BLOCKS, 0, 21)
+    blocks = [*BLOCKS[:2], 20, 21, 22]
+    engine.match(second, 8)
+    engine.scheduler.after_allocation(second, blocks, 0)
+    saves = collect(engine, output.new(second, blocks, 8, 9))
+    assert saves.block_ids == [*BLOCKS[:5], 20, 21]
+    assert len(set(saves.hashes)) == len(saves)
+
+
 def test_a_preempted_request_is_saved_from_its_new_blocks(engine: Engine) -> None:
     request = Request("r", PROMPT)
     collect(engine, engine.admitted(request, BLOCKS[:3], 0, 9))

@@ -276,7 +276,11 @@ class SchedulerSide:
         if end <= plan.saved:
             return
         hashes = plan.hashes(end)
+        # Requests that begin alike in one step share blocks: one of them saves.
+        offered = set(saves.hashes)
         for index in range(plan.saved, end):
+            if hashes[index] in offered:
+                continue
             saves.hashes.append(hashes[index])
             saves.parents.append(hashes[index - 1] if index else b"")
             saves.depths.append(index)

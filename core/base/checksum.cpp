@@ -69,9 +69,11 @@ __attribute__((target("avx2"), always_inline)) inline void line(Lines& state, st
                                                                 __m256i key_step) noexcept {
   for (int half = 0; half < 2; ++half) {
     const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + half);
-    auto* out = reinterpret_cast<__m256i*>(to) + half;
-    if constexpr (stores == Stores::kPlain) _mm256_storeu_si256(out, word);
-    if constexpr (stores == Stores::kStreaming) _mm256_stream_si256(out, word);
+    if constexpr (stores == Stores::kPlain) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to) + half, word);
+    } else if constexpr (stores == Stores::kStreaming) {
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to) + half, word);
+    }
     const __m256i x = _mm256_xor_si256(word, state.keys[half]);
     const __m256i product = _mm256_mul_epu32(x, _mm256_srli_epi64(x, 32));
     const __m256i turned = _mm256_shuffle_epi32(word, 0xB1);
@@ -96,7 +98,8 @@ __attribute__((target("avx2"))) std::uint64_t sum_lines(std::byte* to, const std
   Lines state{{_mm256_setzero_si256(), _mm256_setzero_si256()},
               {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low.data())),
                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(high.data()))}};
-  const __m256i key_step = _mm256_set1_epi64x(static_cast<long long>(kLineBytes * kKeyStep));
+  constexpr std::uint64_t kLineKeyStep = kLineBytes * kKeyStep;
+  const __m256i key_step = _mm256_set1_epi64x(static_cast<long long>(kLineKeyStep));
   for (std::size_t at = 0; at < size; at += kLineBytes) {
     if (at + kPrefetchBytes < size) prefetch(from + at + kPrefetchBytes);
     line<stores>(state, to == nullptr ? nullptr : to + at, from + at, key_step);
@@ -112,10 +115,10 @@ __attribute__((target("avx2"))) std::uint64_t sum_lines(std::byte* to, const std
 template <Stores stores>
 std::uint64_t sum_fast(std::byte* to, const std::byte* from, std::size_t size,
                        std::uint64_t position) noexcept {
-  std::size_t head = 0;
-  if constexpr (stores == Stores::kStreaming) {
-    head = (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes;
-  }
+  const std::size_t head =
+      stores == Stores::kStreaming
+          ? (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes
+          : 0;
   const std::size_t lines = (size - head) / kLineBytes * kLineBytes;
   const auto skip = [&](std::size_t bytes) { return to == nullptr ? nullptr : to + bytes; };
   std::uint64_t sum = sum_words(to, from, head, position);

@@ -63,7 +63,7 @@ void Channel::start() {
 
 Error Channel::wait_dialled() {
   std::unique_lock lock(mutex_.native());
-  dialled_changed_.wait(lock, [this] { return first_dial_.has_value(); });
+  while (!first_dial_) dialled_changed_.wait(lock);
   return *first_dial_;
 }
 
@@ -245,7 +245,7 @@ bool Channel::may_start(const Queue& queue) const {
 }
 
 std::unique_ptr<Request> Channel::land(std::uint64_t request_id) {
-  auto node = flights_.extract(request_id);
+  const auto node = flights_.extract(request_id);
   auto request = std::move(node.mapped().request);
   --queue_of(*request).in_flight;
   put_bytes_in_flight_ -= request->put_bytes();

@@ -21,6 +21,10 @@ class ShmLink final : public Link {
     FillRequest fill;
     fill.granted_count = static_cast<std::uint32_t>(transfer.items.size());
     for (std::size_t i = 0; i < transfer.items.size(); ++i) {
+      if (i + 1 < transfer.items.size()) {
+        const auto next = transfer.items[i + 1].segment(0);
+        expect(next.data(), next.size());
+      }
       const auto sum = copy(transfer.items[i], transfer.extents[i], Way::kToPool);
       if (!sum) return bad_extents();
       fill.checksums.push_back(*sum);
@@ -33,6 +37,10 @@ class ShmLink final : public Link {
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
     for (std::size_t i = 0; i < transfer.items.size(); ++i) {
+      if (i + 1 < transfer.items.size() && !transfer.extents[i + 1].empty()) {
+        const auto next = pool_.bytes_of(transfer.extents[i + 1].front());
+        if (next) expect(next->data(), next->size());
+      }
       const auto sum = copy(transfer.items[i], transfer.extents[i], Way::kToSegments);
       if (!sum) return bad_extents();
       transfer.is_corrupt[i] = verifies_ && *sum != transfer.checksums[i];
@@ -65,6 +73,9 @@ class ShmLink final : public Link {
           offset = 0;
         }
         if (segment == item.addresses.size()) return std::nullopt;
+        if (offset == 0 && way == Way::kToPool && segment + 1 < item.addresses.size()) {
+          expect(item.segment(segment + 1).data(), item.segment_bytes);
+        }
         const auto rest = item.segment(segment).subspan(offset);
         const std::size_t step = std::min(rest.size(), pages->size());
         const auto to = way == Way::kToPool ? *pages : rest;

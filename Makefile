@@ -6,7 +6,7 @@ PROOFS := demo vllm layerwise peers kill faults bench manners clone
 setup: ;      @scripts/setup.sh
 build: setup; @scripts/build.sh
 test: build;  @scripts/test.sh
-check: build; @scripts/check.sh
+check: setup; @scripts/check.sh
 fmt: setup;   @scripts/fmt.sh
 demo: build;  @scripts/demo.sh
 bench: build; @scripts/bench.sh

@@ -179,10 +179,10 @@ TEST_CASE("what does not fit one DATA is overloaded, and comes when it is asked 
 }
 
 TEST_CASE("a reader that never reads is parted from, and its pins go") {
-  Harness harness("tcp", {.pool_bytes = 64u << 20, .stage_timeout_s = 0.3});
+  Harness harness("tcp", {.pool_bytes = 64u << 20, .stage_timeout_s = 1});
   auto peer = harness.connect();
   auto other = harness.connect();
-  const std::string value(8u << 20, 'v');
+  const std::string value(2u << 20, 'v');
   CHECK(peer.put({{"k", value}}) == Codes{Code::kOk});
   GetRequest request;
   request.keys = {"k"};
@@ -197,10 +197,10 @@ TEST_CASE("a reader that never reads is parted from, and its pins go") {
 TEST_CASE("answers that nobody reads end the connection before they fill the memory") {
   Harness harness("tcp");
   harness.context().counters = [] {
-    return std::vector<Counter>(1000, {.name = std::string(20, 'n'), .value = 1});
+    return std::vector<Counter>(4000, {.name = std::string(250, 'n'), .value = 1});
   };
   auto peer = harness.connect();
-  for (int i = 0; i < 40'000 && harness.worker().metrics().sessions.load() == 1; ++i) {
+  for (int i = 0; i < 200 && harness.worker().metrics().sessions.load() == 1; ++i) {
     peer.send(Opcode::kStats, {});
   }
   CHECK(harness.sessions_are(0));

@@ -11,7 +11,6 @@ fmt: setup;   @scripts/fmt.sh
 demo: build;  @scripts/demo.sh
 bench: build; @scripts/bench.sh
 bench-check: build; @scripts/bench.sh --check
-bench-check: build; @scripts/bench.sh --check
 bench-vllm: build; @scripts/bench_vllm.sh
 # What must hold, line by line with its figure; must-hold: all of them, in one table.
 $(PROOFS:%=proof-%): proof-%: build; @.venv/bin/python scripts/prove.py $*

@@ -41,6 +41,6 @@ stage "format and lint" 1 check_format
 stage "types" 3 mypy
 stage "stub of the extension" 1 check_stub
 stage "shape and mirrors" 1 python -m pytest -q tests/test_tidy.py tests/test_mirrors.py
-stage "ASan and UBSan" 6 sanitized asan address,undefined
-stage "TSan" 6 sanitized tsan thread
+stage "ASan and UBSan" 8 sanitized asan address,undefined
+stage "TSan" 8 sanitized tsan thread
 stage "clang-tidy" 8 python scripts/clang_tidy.py --build build/asan --jobs "$JOBS"

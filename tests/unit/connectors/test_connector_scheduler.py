@@ -178,7 +178,8 @@ def test_a_request_that_failed_to_load_computes_and_does_not_try_for_ever(
     request = Request("r", PROMPT)
     saved(store, request)
     engine.match(request)
-    store.sealed.clear()  # a server that lost everything in spite of the lease
+    # A store that says that it has the blocks, and cannot give them.
+    store.read_codes = {key: Code.TIMEOUT for _, key in store.sealed}
     engine.scheduler.after_allocation(request, BLOCKS, 20)
     engine.begin(StepOutput())
     engine.worker.start_loads()

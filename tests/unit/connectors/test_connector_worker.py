@@ -8,10 +8,11 @@ import pytest
 from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
 from fake_store import FakeBatch, FakeStore
 
+from infinistore.connectors._blocks import BlockParts
 from infinistore.connectors.vllm import fencing
 from infinistore.connectors.vllm.saves import SaveGate
 from infinistore.errors import Code
-from infinistore.keys import HeadRange, block_key
+from infinistore.keys import HeadRange, block_key, head_ranges
 
 PROMPT = list(range(10, 31))
 BLOCKS = [7, 3, 9, 12, 40, 41]
@@ -107,6 +108,29 @@ def test_blocks_that_are_there_are_sent_with_no_further_layer(
     store.log.clear()
     engine.prefill(Request("t", PROMPT), OTHERS)
     assert [count for _, count, _ in store.log] == [5]
+
+
+def test_a_value_that_was_evicted_between_two_layers_is_not_left_half_written(
+    store: FakeStore,
+) -> None:
+    engine = Engine(store, loads=False)  # it offers blocks whether they are there or not
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    store.hold_writes = True
+    request = Request("s", PROMPT)
+    engine.begin(engine.admitted(request, OTHERS, 0, 21))
+    engine.forward(request, OTHERS)
+    first, *rest = batches(engine)[-LAYERS:]
+    first.run()
+    assert first.wait() == [Code.EXISTS] * 5
+    store.sealed.clear()
+    for batch in rest:
+        batch.run()
+    assert len(store.staged) == 5
+    engine.end()
+    assert not store.staged
+    assert not store.sealed
+    assert engine.worker.counters.totals["blocks_save_failed"] == 5
+    engine.close()
 
 
 @pytest.mark.parametrize("mode", ["async", "layerwise"])
@@ -367,3 +391,16 @@ def test_ranks_with_the_same_heads_save_once_and_all_load(store: FakeStore) -> N
     assert len(store.sealed) == 10
     assert engine.match(Request("s", PROMPT)) == (20, True)
     engine.close()
+
+
+def test_the_parts_of_a_block_are_all_heads_of_all_stages() -> None:
+    parts = BlockParts(tuple(head_ranges(2, 4)), stages=2)
+    keys = parts.keys([bytes(32), bytes([1]) * 32])
+    assert len(parts) == 4
+    assert [key[64:] for key in keys[:4]] == [
+        b"/h0-2.4/g0/p0.2",
+        b"/h2-4.4/g0/p0.2",
+        b"/h0-2.4/g0/p1.2",
+        b"/h2-4.4/g0/p1.2",
+    ]
+    assert len(set(keys)) == 8

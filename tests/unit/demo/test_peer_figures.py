@@ -5,7 +5,21 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from peer_figures import ALL, OURS, PEER, PLAIN, SHM, TCP, Sample, lines, markdown, promises
+from peer_figures import (
+    ALL,
+    COLD_NOISE_MAX,
+    COLD_NOISE_MIN,
+    OURS,
+    PEER,
+    PLAIN,
+    SHM,
+    TCP,
+    Sample,
+    cold_noise,
+    lines,
+    markdown,
+    promises,
+)
 
 
 def sample(cold_ms: float, warm_ms: float | None, size: str = "long", prompt: str = "p") -> Sample:
@@ -59,6 +73,12 @@ def test_a_cold_overhead_beyond_the_noise_is_short(samples, name):
     assert short(samples) == []
     samples[name] = [sample(107, 10)] * 3
     assert short(samples) == [f"{name}: cold overhead over plain vLLM: +7.0% (+2.0%)"]
+
+
+def test_a_busy_machine_widens_what_counts_as_noise_up_to_a_bound():
+    assert cold_noise([0.0] * 20) == COLD_NOISE_MIN
+    assert COLD_NOISE_MIN < cold_noise([i / 500 for i in range(20)]) < COLD_NOISE_MAX
+    assert cold_noise([i / 10 for i in range(20)]) == COLD_NOISE_MAX
 
 
 @pytest.mark.parametrize("name", [*OURS, PEER])

@@ -19,9 +19,9 @@ PLAIN, SHM, TCP, PEER = (
 OURS = (SHM, TCP)
 ALL = (PLAIN, SHM, TCP, PEER)
 
-# Two runs of one plain server differ by more than the first: a smaller difference of cold times says
-# nothing about a connector. What more a busy machine adds is taken from the spread of the differences,
-# but no further than the second: beyond it nothing was shown, which counts as short.
+# Two runs of one plain server differ by more than the first: a smaller difference of cold times
+# says nothing about a connector. A busy machine adds to it, as far as the spread of the differences
+# shows, but never beyond the second: what cannot be told apart there counts as short.
 COLD_NOISE_MIN, COLD_NOISE_MAX = 0.01, 0.03
 
 

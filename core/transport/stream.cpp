@@ -20,6 +20,18 @@ constexpr std::size_t kFdsAtOnce = kRegionsMax;
 // One turn moves at most so much before other connections of the thread get theirs.
 constexpr std::size_t kTurnBytes = 4u << 20;
 
+using FdRoom = std::array<std::byte, CMSG_SPACE(sizeof(int) * kFdsAtOnce)>;
+
+void add_fds(msghdr& message, FdRoom& room, std::span<const int> fds) noexcept {
+  message.msg_control = room.data();
+  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+  auto* part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(fds.size_bytes());
+  std::memcpy(CMSG_DATA(part), fds.data(), fds.size_bytes());
+}
+
 }  // namespace
 
 Stream::Stream(UniqueFd socket, Poller& poller, StreamOwner& owner)
@@ -141,7 +153,7 @@ bool Stream::read_some() {
   std::size_t count = 0;
   std::uint64_t payload_room = 0;
   if (incoming_ != nullptr) {
-    std::size_t given = incoming_->peek(std::span(pieces).first(kPiecesAtOnce));
+    const std::size_t given = incoming_->peek(std::span(pieces).first(kPiecesAtOnce));
     for (std::size_t i = 0; i < given && payload_room < incoming_left_; ++i) {
       pieces[i].iov_len = static_cast<std::size_t>(
           std::min<std::uint64_t>(pieces[i].iov_len, incoming_left_ - payload_room));
@@ -183,7 +195,7 @@ std::ptrdiff_t Stream::receive(iovec* pieces, std::size_t count) {
   msghdr message{};
   message.msg_iov = pieces;
   message.msg_iovlen = count;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kFdsAtOnce)> control{};
+  alignas(cmsghdr) FdRoom control{};
   if (expects_fds_) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
@@ -209,40 +221,7 @@ void Stream::keep_fds(msghdr& message) {
 bool Stream::consume_buffer() {
   if (is_deaf_) buffered_begin_ = buffered_end_ = 0;
   while (socket_ && !is_paused_ && buffered_end_ > buffered_begin_) {
-    if (incoming_ != nullptr) {
-      if (!receive_payload_from_buffer()) return false;
-      continue;
-    }
-    const std::size_t have = buffered_end_ - buffered_begin_;
-    if (have < kHeaderBytes) break;
-    const auto header = decode_header(Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes));
-    if (!header) {
-      is_deaf_ = true;
-      buffered_begin_ = buffered_end_ = 0;
-      owner_.on_garbage();
-      if (!closes_after_sending_) {
-        fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
-      }
-      return false;
-    }
-    const std::size_t frame_bytes = kHeaderBytes + header->body_bytes;
-    if (have < frame_bytes) {
-      if (frame_bytes > buffer_.size()) buffer_.resize(frame_bytes);
-      break;
-    }
-    const auto body = Bytes(buffer_).subspan(buffered_begin_ + kHeaderBytes, header->body_bytes);
-    buffered_begin_ += frame_bytes;
-    Payload* const place = owner_.on_frame(*header, body);
-    if (!socket_) return false;
-    if (header->payload_bytes > 0) {
-      if (place == nullptr) {
-        fail(Code::kProtocol, "the peer sent a payload that nobody asked for");
-        return false;
-      }
-      header_ = *header;
-      incoming_ = place;
-      incoming_left_ = header->payload_bytes;
-    }
+    if (!(incoming_ != nullptr ? receive_payload_from_buffer() : consume_frame())) break;
   }
   if (!socket_) return false;
   std::memmove(buffer_.data(), buffer_.data() + buffered_begin_, buffered_end_ - buffered_begin_);
@@ -252,6 +231,40 @@ bool Stream::consume_buffer() {
     buffer_.resize(kBufferBytes);
     buffer_.shrink_to_fit();
   }
+  return true;
+}
+
+// False: the buffer holds less than a frame, or the connection ends.
+bool Stream::consume_frame() {
+  const std::size_t have = buffered_end_ - buffered_begin_;
+  if (have < kHeaderBytes) return false;
+  const auto header = decode_header(Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes));
+  if (!header) {
+    is_deaf_ = true;
+    buffered_begin_ = buffered_end_ = 0;
+    owner_.on_garbage();
+    if (!closes_after_sending_) {
+      fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
+    }
+    return false;
+  }
+  const std::size_t frame_bytes = kHeaderBytes + header->body_bytes;
+  if (have < frame_bytes) {
+    if (frame_bytes > buffer_.size()) buffer_.resize(frame_bytes);
+    return false;
+  }
+  const auto body = Bytes(buffer_).subspan(buffered_begin_ + kHeaderBytes, header->body_bytes);
+  buffered_begin_ += frame_bytes;
+  Payload* const place = owner_.on_frame(*header, body);
+  if (!socket_) return false;
+  if (header->payload_bytes == 0) return true;
+  if (place == nullptr) {
+    fail(Code::kProtocol, "the peer sent a payload that nobody asked for");
+    return false;
+  }
+  header_ = *header;
+  incoming_ = place;
+  incoming_left_ = header->payload_bytes;
   return true;
 }
 
@@ -310,21 +323,15 @@ std::ptrdiff_t Stream::transmit(Outgoing& first) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = count;
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kFdsAtOnce)> control{};
-  if (!first.fds.empty() && first.sent == 0) {
-    const std::size_t fd_bytes = first.fds.size() * sizeof(int);
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(fd_bytes);
-    auto* part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(fd_bytes);
-    std::memcpy(CMSG_DATA(part), first.fds.data(), fd_bytes);
-  }
-  auto put = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-  if (put <= 0) return put;
-  // Take what left from the frames it was of.
-  auto left = static_cast<std::size_t>(put);
+  alignas(cmsghdr) FdRoom control{};
+  if (!first.fds.empty() && first.sent == 0) add_fds(message, control, first.fds);
+  const auto put = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+  if (put > 0) take_sent(static_cast<std::size_t>(put));
+  return put;
+}
+
+// Takes what left from the frames it was of.
+void Stream::take_sent(std::size_t left) {
   for (auto& frame : outgoing_) {
     const std::size_t step = std::min(left, frame.bytes.size() - frame.sent);
     frame.sent += step;
@@ -337,12 +344,11 @@ std::ptrdiff_t Stream::transmit(Outgoing& first) {
     }
     if (left == 0) break;
   }
-  return put;
 }
 
 void Stream::finish_sent() {
   while (socket_ && !outgoing_.empty()) {
-    auto& first = outgoing_.front();
+    const auto& first = outgoing_.front();
     if (first.sent < first.bytes.size() || first.payload_left > 0) return;
     queued_bytes_ -= first.bytes.size();
     const bool had_payload = first.payload != nullptr;

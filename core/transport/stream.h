@@ -89,11 +89,13 @@ class Stream final : public PollTarget {
   void read_ready();
   bool read_some();
   bool consume_buffer();
+  bool consume_frame();
   bool receive_payload_from_buffer();
   std::ptrdiff_t receive(iovec* pieces, std::size_t count);
   void keep_fds(msghdr& message);
   void write_ready();
   std::ptrdiff_t transmit(Outgoing& first);
+  void take_sent(std::size_t left);
   void finish_sent();
   void update_interest();
   void fail(Code code, const char* what);

@@ -10,4 +10,4 @@ done
 
 [ -n "${INFINISTORE_WITHOUT_VLLM:-}" ] || stage "tiny models" 2 python scripts/make_models.py tiny-llama tiny-opt
 stage "C++ tests" 4 ctest --test-dir build/dev --output-on-failure -j "$JOBS"
-stage "Python tests" 15 python -m pytest "${tests[@]}" "$@"
+stage "Python tests" 25 python -m pytest "${tests[@]}" "$@"

@@ -1,8 +1,10 @@
 #include "core/transport/shm/client_link.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/base/checksum.h"
+#include "core/transport/segment_cursor.h"
 #include "core/wire/codec.h"
 
 namespace infinistore {
@@ -20,12 +22,9 @@ class ShmLink final : public Link {
   Result<Moved> fill(Transfer& transfer) override {
     FillRequest fill;
     fill.granted_count = static_cast<std::uint32_t>(transfer.items.size());
+    SegmentCursor from(transfer.items);
     for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-      if (i + 1 < transfer.items.size()) {
-        const auto next = transfer.items[i + 1].segment(0);
-        expect(next.data(), next.size());
-      }
-      const auto sum = copy(transfer.items[i], transfer.extents[i], Way::kToPool);
+      const auto sum = copy(from, i, transfer, Way::kToPool);
       if (!sum) return bad_extents();
       fill.checksums.push_back(*sum);
     }
@@ -36,12 +35,9 @@ class ShmLink final : public Link {
 
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
+    SegmentCursor to(transfer.items);
     for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-      if (i + 1 < transfer.items.size() && !transfer.extents[i + 1].empty()) {
-        const auto next = pool_.bytes_of(transfer.extents[i + 1].front());
-        if (next) expect(next->data(), next->size());
-      }
-      const auto sum = copy(transfer.items[i], transfer.extents[i], Way::kToSegments);
+      const auto sum = copy(to, i, transfer, Way::kToSegments);
       if (!sum) return bad_extents();
       transfer.is_corrupt[i] = verifies_ && *sum != transfer.checksums[i];
     }
@@ -58,35 +54,40 @@ class ShmLink final : public Link {
     return {Code::kProtocol, "the server named memory outside of its pool, or of another size"};
   }
 
-  // nullopt: the extents are not what they should be.  Touches nothing outside of pool and
-  // segments.
-  std::optional<std::uint64_t> copy(const Segments& item, const Extents& extents, Way way) {
-    RunningChecksum sum(item.position);
-    std::size_t segment = 0;
-    std::uint64_t offset = 0;
-    for (const auto& extent : extents) {
-      auto pages = pool_.bytes_of(extent);
-      if (!pages) return std::nullopt;
-      while (!pages->empty()) {
-        if (offset == item.segment_bytes) {
-          ++segment;
-          offset = 0;
-        }
-        if (segment == item.addresses.size()) return std::nullopt;
-        if (offset == 0 && way == Way::kToPool && segment + 1 < item.addresses.size()) {
-          expect(item.segment(segment + 1).data(), item.segment_bytes);
-        }
-        const auto rest = item.segment(segment).subspan(offset);
-        const std::size_t step = std::min(rest.size(), pages->size());
-        const auto to = way == Way::kToPool ? *pages : rest;
-        const auto from = way == Way::kToPool ? rest : *pages;
-        sum.copy(to.data(), from.first(step));
-        *pages = pages->subspan(step);
-        offset += step;
-      }
+  // Copies one item, on which the cursor stands.  nullopt: its extents are not what they should be;
+  // nothing outside of pool and segments has been touched.
+  std::optional<std::uint64_t> copy(SegmentCursor& at, std::size_t index, const Transfer& transfer,
+                                    Way way) {
+    RunningChecksum sum(transfer.items[index].position);
+    if (way == Way::kToSegments && index + 1 < transfer.extents.size()) {
+      const auto next = pool_.bytes_of(transfer.extents[index + 1].front());
+      if (next) expect(next->data(), next->size());
     }
-    const bool is_whole = segment + 1 == item.addresses.size() && offset == item.segment_bytes;
-    return is_whole ? std::optional(sum.finish()) : std::nullopt;
+    for (const auto& extent : transfer.extents[index]) {
+      const auto pages = pool_.bytes_of(extent);
+      if (!pages || !copy_extent(*pages, at, index, way, sum)) return std::nullopt;
+    }
+    if (!at.at_end() && at.item() == index) return std::nullopt;
+    return sum.finish();
+  }
+
+  // False: the item has not so many bytes left.
+  static bool copy_extent(MutableBytes pages, SegmentCursor& at, std::size_t index, Way way,
+                          RunningChecksum& sum) {
+    while (!pages.empty()) {
+      if (at.at_end() || at.item() != index) return false;
+      const auto segment = at.rest();
+      const std::size_t step = std::min(segment.size(), pages.size());
+      if (way == Way::kToPool) {
+        expect(at.ahead().data(), at.ahead().size());
+        sum.copy(pages.data(), segment.first(step));
+      } else {
+        sum.copy(segment.data(), pages.first(step));
+      }
+      at.move(step);
+      pages = pages.subspan(step);
+    }
+    return true;
   }
 
   Stream& stream_;

@@ -5,6 +5,7 @@
 
 #include "core/base/check.h"
 #include "core/base/checksum.h"
+#include "core/transport/segment_cursor.h"
 #include "core/wire/codec.h"
 
 namespace infinistore {
@@ -14,44 +15,6 @@ namespace {
 // after being received, or sent after being summed.
 constexpr std::size_t kPeekBytes = 512 * 1024;
 constexpr std::size_t kWasteBytes = 64 * 1024;
-
-// A place in the items of a transfer.  Never rests at a segment's end, save the last one's.
-class Cursor {
- public:
-  explicit Cursor(const std::vector<Segments>& items) noexcept : items_(&items) { settle(); }
-
-  bool at_end() const noexcept { return item_ == items_->size(); }
-  std::size_t item() const noexcept { return item_; }
-  MutableBytes rest() const noexcept { return (*items_)[item_].segment(segment_).subspan(offset_); }
-  bool is_last_of_item(std::size_t bytes) const noexcept {
-    return segment_ + 1 == (*items_)[item_].addresses.size() && bytes == rest().size();
-  }
-  void move(std::size_t bytes) noexcept {
-    offset_ += bytes;
-    settle();
-  }
-
- private:
-  void settle() noexcept {
-    while (item_ < items_->size()) {
-      const auto& item = (*items_)[item_];
-      if (segment_ == item.addresses.size()) {
-        ++item_;
-        segment_ = 0;
-      } else if (offset_ == item.segment_bytes) {
-        ++segment_;
-        offset_ = 0;
-      } else {
-        return;
-      }
-    }
-  }
-
-  const std::vector<Segments>* items_;
-  std::size_t item_ = 0;
-  std::size_t segment_ = 0;
-  std::uint64_t offset_ = 0;
-};
 
 // FILL's payload: the items, then their sums, which are made while the bytes are named.
 class Gather final : public Payload {
@@ -68,7 +31,7 @@ class Gather final : public Payload {
   std::size_t peek(std::span<iovec> pieces) noexcept override {
     std::size_t count = 0;
     std::size_t bytes = 0;
-    for (Cursor at = sent_; count < pieces.size() && !at.at_end() && bytes < kPeekBytes;) {
+    for (SegmentCursor at = sent_; count < pieces.size() && !at.at_end() && bytes < kPeekBytes;) {
       const std::size_t step = std::min(at.rest().size(), kPeekBytes - bytes);
       pieces[count++] = {at.rest().data(), step};
       bytes += step;
@@ -115,8 +78,8 @@ class Gather final : public Payload {
   }
 
   Transfer& transfer_;
-  Cursor sent_;
-  Cursor summed_;
+  SegmentCursor sent_;
+  SegmentCursor summed_;
   RunningChecksum sum_;
   std::uint64_t sent_bytes_ = 0;
   std::uint64_t summed_bytes_ = 0;
@@ -139,7 +102,7 @@ class Place final : public Payload {
     }
     std::size_t count = 0;
     std::size_t bytes = 0;
-    for (Cursor at = at_; count < pieces.size() && !at.at_end() && bytes < kPeekBytes;) {
+    for (SegmentCursor at = at_; count < pieces.size() && !at.at_end() && bytes < kPeekBytes;) {
       const std::size_t step = std::min(at.rest().size(), kPeekBytes - bytes);
       pieces[count++] = {at.rest().data(), step};
       bytes += step;
@@ -167,7 +130,7 @@ class Place final : public Payload {
 
  private:
   Transfer& transfer_;
-  Cursor at_;
+  SegmentCursor at_;
   RunningChecksum sum_;
   bool verifies_;
   std::unique_ptr<std::array<std::byte, kWasteBytes>> waste_;

@@ -1,5 +1,6 @@
 #include "core/transport/transports.h"
 
+#include <algorithm>
 #include <array>
 
 #include "core/base/check.h"
@@ -33,11 +34,11 @@ constexpr std::array<Transport, 3> kTransports = {{
 std::span<const Transport> transports() noexcept { return kTransports; }
 
 const Transport& transport_named(std::string_view name) noexcept {
-  for (const auto& transport : kTransports) {
-    if (transport.name == name) return transport;
-  }
-  KV_CHECK(!"no transport of that name");
-  return kTransports.front();
+  const auto* const found =
+      std::find_if(kTransports.begin(), kTransports.end(),
+                   [name](const Transport& transport) { return transport.name == name; });
+  KV_CHECK(found != kTransports.end());
+  return *found;
 }
 
 }  // namespace infinistore

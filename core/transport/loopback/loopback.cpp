@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 namespace infinistore {
@@ -22,6 +23,12 @@ void make_pair(UniqueFd& one, UniqueFd& other) {
   }
   one = UniqueFd(fds[0]);
   other = UniqueFd(fds[1]);
+}
+
+// For poll(): the first of two waits, of which a negative one is for ever.
+int sooner_ms(Nanos one, Nanos other) {
+  if (one < 0 || (other >= 0 && other < one)) std::swap(one, other);
+  return one < 0 ? -1 : static_cast<int>((one + kMillisecond - 1) / kMillisecond);
 }
 
 }  // namespace
@@ -37,8 +44,11 @@ class Loopback::Direction {
     return {.fd = now >= due_ ? to_ : -1, .events = POLLOUT, .revents = 0};
   }
   Nanos wait(Nanos now) const noexcept { return held_ > 0 && due_ > now ? due_ - now : -1; }
-  // False: the stream ends.
-  bool step(Nanos now) { return held_ == 0 ? take(now) : give(now); }
+  // Goes on if its socket is ready, or if it may be once a delay is over.  False: the stream ends.
+  bool step_if(bool is_ready, Nanos now) {
+    if (held_ > 0) return give(now);
+    return !is_ready || take(now);
+  }
 
  private:
   bool take(Nanos now) {
@@ -105,18 +115,11 @@ void Loopback::carry() {
     const Nanos now = clock.now();
     std::array<pollfd, 3> fds = {to_server.interest(now), to_client.interest(now),
                                  pollfd{.fd = wakeup_.get(), .events = POLLIN, .revents = 0}};
-    Nanos wait = -1;
-    for (const Nanos each : {to_server.wait(now), to_client.wait(now)}) {
-      if (each >= 0) wait = wait < 0 ? each : std::min(wait, each);
-    }
-    const int timeout_ms =
-        wait < 0 ? -1 : static_cast<int>((wait + kMillisecond - 1) / kMillisecond);
+    const int timeout_ms = sooner_ms(to_server.wait(now), to_client.wait(now));
     if (::poll(fds.data(), fds.size(), timeout_ms) < 0 && errno != EINTR) break;
     const Nanos later = clock.now();
-    if (fds[0].revents != 0 || to_server.wait(now) >= 0) is_open = to_server.step(later);
-    if (is_open && (fds[1].revents != 0 || to_client.wait(now) >= 0)) {
-      is_open = to_client.step(later);
-    }
+    is_open = to_server.step_if(fds[0].revents != 0, later) &&
+              to_client.step_if(fds[1].revents != 0, later);
   }
   client_side_.reset();
   server_side_.reset();

@@ -75,6 +75,7 @@ def test_layers_are_in_the_store_while_the_next_ones_compute(
         os.kill(server.pid, signal.SIGSTOP)
         try:
             engine.send("generate", prompts=[prompts[7]], max_tokens=1)
+            assert engine.answer() == "waiting"
             time.sleep(0.4)
         finally:
             os.kill(server.pid, signal.SIGCONT)
@@ -87,8 +88,8 @@ def test_layers_are_in_the_store_while_the_next_ones_compute(
             "a server that stands still for 0.4 s",
             f"costs wait_for_save {1000 * waited_s:.0f} ms, each layer's hook at most "
             f"{1000 * hooks_s:.1f} ms",
-            "only wait_for_save waits: hooks < 50 ms",
-            ok=hooks_s < 0.05 and waited_s > 0.1,
+            "only wait_for_save waits: hooks < 100 ms",
+            ok=hooks_s < 0.1 and waited_s > 0.3,
         )
 
         # vLLM binds its threads to one CPU; ours run where there is room.

@@ -58,7 +58,8 @@ class EngineProcess:
                 "kv_connector_module_path": "infinistore.connectors.vllm",
                 "kv_role": role,
                 "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"url": url, **(extra or {})},
+                # A busy machine is slow, too, and the tests count every hit.
+                "kv_connector_extra_config": {"url": url, "lookup_timeout_s": 10, **(extra or {})},
             }
         settings.update(arguments)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the process
@@ -257,14 +258,20 @@ class Program:
         return getattr(model.model, "decoder", model.model)
 
     def watch(self) -> str:
-        """Begins to measure how long each of the worker connector's calls takes."""
+        """Begins to measure how long each of the worker connector's calls takes.
+
+        Says "waiting" when the first save is about to be waited for.
+        """
         import time
 
         connector = self._worker_connector
+        first = iter((True,))
         for name in ("save_kv_layer", "wait_for_save", "wait_for_layer_load", "start_load_kv"):
             inner = getattr(connector, name)
 
             def timed(*arguments: Any, _name: str = name, _inner: Any = inner, **more: Any) -> Any:
+                if _name == "wait_for_save" and connector.worker._step_save and next(first, False):
+                    self.say("waiting")
                 began = time.monotonic()
                 try:
                     return _inner(*arguments, **more)

@@ -52,8 +52,11 @@ void Channel::note_progress(Nanos now, Nanos late_by) {
     progress_at_ = now;
   }
   if (late_by < kLateMax) return;
-  progress_at_ = now;
-  for (auto& [id, flight] : flights_) flight.deadline += late_by;
+  progress_at_ += late_by;
+  for (auto& [id, flight] : flights_) {
+    flight.started += late_by;
+    flight.deadline += late_by;
+  }
 }
 
 void Channel::check_deadlines(Nanos now) {
@@ -71,6 +74,8 @@ void Channel::drop_connection() {
   stream_.reset();
   link_.reset();
   fail_flights(close_reason_);
+  // What waits has waited as long: dialling a server that is stuck would take it as long again.
+  if (close_reason_.code == Code::kTimeout) fail_waiting(close_reason_);
 }
 
 void Channel::fail_flights(const Error& reason) {

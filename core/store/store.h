@@ -213,8 +213,7 @@ class Store {
   KeyRef ref_of(NamespaceId space, std::string_view key) const noexcept;
   std::size_t shard_index_of(std::uint64_t hash) const noexcept;
   Shard& shard_of(std::uint64_t hash) const noexcept;
-  bool make_room(std::size_t home_index, std::uint64_t value_bytes);
-  std::uint64_t evict_from(std::size_t shard_index, std::uint64_t bytes);
+  bool make_room(std::uint64_t value_bytes);
   void write_ended(NamespaceId space, std::string_view key) const;
   Nanos now() const noexcept;
 

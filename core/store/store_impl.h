@@ -34,6 +34,7 @@ struct Store::Impl {
   const Clock& clock;
   const WriteEnd on_write_end;
   StagedBudget budget;
+  UseCount uses{0};
   std::vector<std::unique_ptr<Shard>> shards;
 
   mutable Mutex names_mutex;

@@ -184,9 +184,7 @@ TEST_CASE("a full pool evicts what is sealed and unpinned") {
 }
 
 TEST_CASE("lru evicts what was used longest ago") {
-  StoreOptions options = options_with("lru");
-  options.shard_count = 1;  // the order is exact within a shard
-  Store store(pool_of(3 * kPage), options, still_clock());
+  Store store(pool_of(3 * kPage), options_with("lru"), still_clock());
   for (const auto* key : {"a", "b", "c"}) REQUIRE(put(store, 0, key, page_of('x')) == Code::kOk);
   CHECK(get(store, 0, "a"));
   CHECK(put(store, 0, "b", page_of('x')) == Code::kExists);  // a use, too
@@ -195,6 +193,22 @@ TEST_CASE("lru evicts what was used longest ago") {
   REQUIRE(put(store, 0, "e", page_of('x')) == Code::kOk);
   CHECK_FALSE(store.exists(0, "a"));
   CHECK(store.exists(0, "b"));
+}
+
+TEST_CASE("lru's order is one over all shards") {
+  StoreOptions options = options_with("lru");
+  options.shard_count = 32;
+  Store store(pool_of(64 * kPage), options, still_clock());
+  for (int i = 0; i < 200; ++i) {
+    REQUIRE(put(store, 0, "k" + std::to_string(i), page_of('x')) == Code::kOk);
+  }
+  for (int i = 0; i < 200; ++i) {
+    CAPTURE(i);
+    CHECK(store.exists(0, "k" + std::to_string(i)) == (i >= 200 - 64));
+  }
+  REQUIRE(store.evict(10 * kPage) == 10 * kPage);
+  CHECK_FALSE(store.exists(0, "k145"));
+  CHECK(store.exists(0, "k146"));
 }
 
 TEST_CASE("a large value evicts over all shards until it fits") {

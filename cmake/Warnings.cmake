@@ -7,7 +7,8 @@ function(infinistore_warnings target)
   # At -O3 gcc 12 sees overlaps and overruns in the standard library's own inlined copies that are not
   # there (its bugs 105651 and 105762); the sanitizers look for the true ones.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(${target} PRIVATE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+    target_compile_options(${target} PRIVATE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
+                                           -Wno-stringop-overread)
   endif()
   # Its own -Wthread-safety checks GUARDED_BY; gcc has no such thing.
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")

@@ -4,8 +4,8 @@ function(infinistore_warnings target)
   if(INFINISTORE_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
-  # At -O3 gcc 12 sees overlaps and overruns in the standard library's own inlined copies that are not
-  # there (its bugs 105651 and 105762); the sanitizers look for the true ones.
+  # At -O3 gcc 12 sees overlaps (its bug 105651) and overruns in the standard library's own inlined
+  # copies that are not there; the sanitizers look for the true ones.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
                                            -Wno-stringop-overread)

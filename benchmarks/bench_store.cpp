@@ -1,14 +1,14 @@
 // bench_store: what the store itself costs, without sockets: lookups, puts, eviction, index memory.
 //
 //   bench_store [keys] [threads]      prints one line a figure; small numbers make a smoke run
-#include <malloc.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <random>
 #include <thread>
 
+#include "core/client/keys.h"
 #include "core/store/store_testing.h"
 
 namespace infinistore {
@@ -33,6 +33,13 @@ std::vector<std::string> made_keys(std::size_t count, unsigned seed) {
     }
   }
   return keys;
+}
+
+// As in a request: one after the other.
+KeyList laid_out(const std::vector<std::string>& keys, const std::vector<std::uint32_t>& order) {
+  KeyList list;
+  for (const std::uint32_t i : order) list.add(keys[i]);
+  return list;
 }
 
 void say(const char* name, double count, double seconds) {
@@ -62,7 +69,14 @@ bool put(Store& store, std::string_view key, std::uint64_t bytes) {
   return std::move(*made).seal() == Code::kOk;
 }
 
-std::size_t heap_bytes() { return ::mallinfo2().uordblks; }
+// What the process holds beside the pool, which nobody touches here.
+std::size_t heap_bytes() {
+  std::ifstream status("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  status >> total >> resident;
+  return resident * 4096;
+}
 
 int run(std::size_t key_count, unsigned threads) {
   const auto keys = made_keys(key_count, 1);
@@ -104,9 +118,28 @@ int run(std::size_t key_count, unsigned threads) {
   each("find and drop, all threads", threads,
        [&](std::size_t i) { wrong += store.find(0, keys[i]) ? 0 : 1; });
 
+  // As requests of many keys are served.
   constexpr std::size_t kPrefix = 1024;
-  std::vector<std::string_view> views;
-  for (const std::uint32_t i : order) views.emplace_back(keys[i]);
+  const KeyList present_keys = laid_out(keys, order);
+  const KeyList absent_keys = laid_out(absent, order);
+  const auto views = present_keys.views(0, key_count);
+  const auto absent_views = absent_keys.views(0, key_count);
+  const auto in_batches = [&](const char* name, std::span<const std::string_view> all, Expect what,
+                              const auto& body) {
+    const double taken = timed(1, [&](unsigned) {
+      for (std::size_t at = 0; at < all.size(); at += kPrefix) {
+        const auto batch = all.subspan(at, std::min(kPrefix, all.size() - at));
+        store.for_each_expected(0, batch, what, [&](std::size_t i) { body(batch[i]); });
+      }
+    });
+    say(name, count, taken);
+  };
+  in_batches("exists in batches, present", views, Expect::kExists,
+             [&](auto key) { wrong += store.exists(0, key) ? 0 : 1; });
+  in_batches("exists in batches, absent", absent_views, Expect::kExists,
+             [&](auto key) { wrong += store.exists(0, key) ? 1 : 0; });
+  in_batches("find and drop in batches", views, Expect::kFind,
+             [&](auto key) { wrong += store.find(0, key) ? 0 : 1; });
   seconds = timed(1, [&](unsigned) {
     for (std::size_t at = 0; at + kPrefix <= views.size(); at += kPrefix) {
       const std::span<const std::string_view> prefix(views.data() + at, kPrefix);

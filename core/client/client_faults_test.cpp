@@ -69,7 +69,7 @@ TEST_CASE("a server that breaks the protocol loses the connection, and nothing e
 
 TEST_CASE("memory that the server names is checked before it is touched") {
   constexpr std::size_t kPool = 1 << 20;
-  const std::vector<std::vector<Extent>> wrong = {
+  const std::vector<Extents> wrong = {
       {{0, kPool, kBlock}},                    // behind the end
       {{0, kPool - kBlock + 1, kBlock}},       // over the end
       {{0, ~std::uint64_t{0} - 100, kBlock}},  // around the end of all numbers

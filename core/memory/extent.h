@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "core/base/inline_vector.h"
 #include "core/base/limits.h"
 
 namespace infinistore {
@@ -17,7 +17,7 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-using Extents = std::vector<Extent>;
+using Extents = InlineVector<Extent>;  // mostly one
 
 // Their count travels in two bytes.
 inline constexpr std::size_t kExtentsPerValueMax = 65'535;

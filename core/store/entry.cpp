@@ -1,21 +1,24 @@
 #include "core/store/entry.h"
 
 #include <cstring>
-#include <new>
 
 #include "core/base/check.h"
 #include "core/base/limits.h"
+#include "core/base/small_heap.h"
 
 namespace infinistore {
 
+static_assert(sizeof(Entry) + kKeyBytesMax <= kSmallBytesMax);
+
 void EntryEnd::operator()(Entry* entry) const noexcept {
+  const std::size_t bytes = sizeof(Entry) + entry->key_bytes;
   std::destroy_at(entry);
-  ::operator delete(static_cast<void*>(entry));
+  small_free(entry, bytes);
 }
 
 EntryPtr make_entry(const KeyRef& ref) {
   KV_CHECK(ref.key.size() <= kKeyBytesMax);
-  void* memory = ::operator new(sizeof(Entry) + ref.key.size());
+  void* memory = small_alloc(sizeof(Entry) + ref.key.size());
   EntryPtr entry(std::construct_at(static_cast<Entry*>(memory)));
   std::memcpy(static_cast<std::byte*>(memory) + sizeof(Entry), ref.key.data(), ref.key.size());
   entry->hash = ref.hash;

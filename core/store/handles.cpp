@@ -52,15 +52,19 @@ bool Reservation::is_complete() const noexcept { return state_->coverage.is_comp
 std::uint64_t Reservation::filled_bytes() const noexcept { return state_->coverage.filled_bytes(); }
 std::vector<Range> Reservation::filled_ranges() const { return state_->coverage.filled_ranges(); }
 
-Code Reservation::seal() && noexcept {
+Code Reservation::seal() && noexcept { return seal_with(std::nullopt); }
+
+Code Reservation::seal_whole(std::uint64_t checksum) && noexcept { return seal_with(checksum); }
+
+Code Reservation::seal_with(std::optional<std::uint64_t> whole_checksum) noexcept {
   const auto state = std::move(state_);
   // The entry belongs to the shard then, and may be evicted before the end is told.
-  std::array<char, kKeyBytesMax> key_copy{};
+  std::array<char, kKeyBytesMax> key_copy;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   const NamespaceId space = state->entry->space;
   const std::string_view key = state->entry->key();
   std::memcpy(key_copy.data(), key.data(), key.size());
   const std::string_view kept(key_copy.data(), key.size());
-  const Code outcome = store_->shard_of(state->entry->hash).seal(*state);
+  const Code outcome = store_->shard_of(state->entry->hash).seal(*state, whole_checksum);
   store_->write_ended(space, kept);
   return outcome;
 }

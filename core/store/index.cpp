@@ -44,6 +44,13 @@ Entry* Index::find(const KeyRef& ref) const noexcept {
   return nullptr;
 }
 
+const Entry* Index::candidate(std::uint64_t hash) const noexcept {
+  if (groups_.empty()) return nullptr;
+  const Group& group = groups_[probe_of(hash).group];
+  const auto slots = slots_with(group.tags, tag_of(hash));
+  return slots == 0 ? nullptr : group.entries[first_slot(slots)];
+}
+
 void Index::insert(Entry& entry) {
   // At most six of seven slots: a walk is then 1.0 groups on average.
   if (size_ + 1 > groups_.size() * (kSlots - 1)) grow();
@@ -82,8 +89,7 @@ void Index::erase(const Entry& entry) noexcept {
 }
 
 void Index::grow() {
-  const std::vector<Group> old =
-      std::exchange(groups_, std::vector<Group>(groups_.empty() ? 1 : groups_.size() * 2));
+  const Groups old = std::exchange(groups_, Groups(groups_.empty() ? 1 : groups_.size() * 2));
   for (const Group& group : old) {
     for (unsigned slot = 0; slot < kSlots; ++slot) {
       if (tag_of(group, slot) != 0) place(*group.entries[slot]);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/small_heap.h"
 #include "core/store/entry.h"
 
 namespace infinistore {
@@ -21,6 +22,13 @@ class Index {
   void insert(Entry& entry);
   void erase(const Entry& entry) noexcept;  // by identity; it must be in
   Entry* find(const KeyRef& ref) const noexcept;
+
+  // Asks the memory for the group where a key of this hash would stand, and, that being here, names
+  // the entry that it is likely to find; nullptr: none.
+  void expect(std::uint64_t hash) const noexcept {
+    if (!groups_.empty()) __builtin_prefetch(&groups_[probe_of(hash).group]);
+  }
+  const Entry* candidate(std::uint64_t hash) const noexcept;
 
   std::size_t size() const noexcept { return size_; }
   std::size_t bytes() const noexcept { return groups_.size() * sizeof(Group); }
@@ -43,6 +51,7 @@ class Index {
     std::array<Entry*, kSlots> entries{};
   };
   static_assert(sizeof(Group) == 64);
+  using Groups = std::vector<Group, TableAllocator<Group>>;
 
   struct Probe {
     std::size_t group;
@@ -63,7 +72,7 @@ class Index {
   void place(Entry& entry) noexcept;
   void grow();
 
-  std::vector<Group> groups_;  // a power of two
+  Groups groups_;  // a power of two
   std::size_t size_ = 0;
 };
 

@@ -53,6 +53,7 @@ Result<std::unique_ptr<ReservationState>> Shard::reserve(const KeyRef& ref, cons
   entry->parent_hash = parent_hash;
   entry->depth = intent.depth;
   auto state = std::make_unique<ReservationState>(std::move(entry), intent.on_exists, now);
+  if (intent.claims_whole) state->coverage.claim({.offset = 0, .bytes = intent.value_bytes});
   begin_locked(*state);
   return state;
 }
@@ -95,11 +96,16 @@ void Shard::unclaim(ReservationState& state, Range range) noexcept {
   state.coverage.unclaim(range);
 }
 
-Code Shard::seal(ReservationState& state) noexcept {
-  state.coverage.hand_over(*state.entry);  // before the lock: nobody else reads an unsealed entry's
-  EntryPtr replaced;                       // freed after the lock
+Code Shard::seal(ReservationState& state, std::optional<std::uint64_t> whole_checksum) noexcept {
+  // Many parts before the lock: nobody else reads an unsealed entry's.
+  if (!whole_checksum) state.coverage.hand_over(*state.entry);
+  EntryPtr replaced;  // freed after the lock
   const MutexLock lock(mutex_);
   end_locked(state);
+  if (whole_checksum) {
+    state.coverage.filled({.offset = 0, .bytes = state.entry->value_bytes}, *whole_checksum);
+    state.coverage.hand_over(*state.entry);
+  }
   Entry* present = sealed_.find(
       {.space = state.entry->space, .key = state.entry->key(), .hash = state.entry->hash});
   Code outcome = Code::kOk;
@@ -187,6 +193,29 @@ void Shard::count_lookup(bool is_hit) noexcept {
 bool Shard::contains(const KeyRef& ref) const noexcept {
   const MutexLock lock(mutex_);
   return sealed_.find(ref) != nullptr;
+}
+
+void Shard::expect(std::span<const KeyRef> refs, std::span<const std::uint16_t> picks,
+                   Expect what) const noexcept {
+  constexpr std::size_t kLineBytes = 64;
+  const MutexLock lock(mutex_);
+  for (const auto pick : picks) sealed_.expect(refs[pick].hash);
+  if (what == Expect::kReserve) return;
+  for (const auto pick : picks) {
+    const Entry* entry = sealed_.candidate(refs[pick].hash);
+    if (entry == nullptr) continue;
+    const auto* const bytes = reinterpret_cast<const std::byte*>(entry);
+    for (std::size_t at = 0; at < sizeof(Entry) + kLineBytes; at += kLineBytes) {
+      __builtin_prefetch(bytes + at);
+    }
+  }
+  if (what == Expect::kExists) return;
+  for (const auto pick : picks) {
+    const Entry* entry = sealed_.candidate(refs[pick].hash);
+    if (entry == nullptr) continue;
+    __builtin_prefetch(entry->hook.prev);
+    __builtin_prefetch(entry->hook.next);
+  }
 }
 
 bool Shard::is_written(const KeyRef& ref) const noexcept {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,8 @@ class alignas(64) Shard {
   void filled(ReservationState& state, Range range, std::uint64_t checksum, Nanos now) noexcept;
   void unclaim(ReservationState& state, Range range) noexcept;
   // kOk, kExists, kSizeMismatch (as another writer was first), kAborted (purged).
-  Code seal(ReservationState& state) noexcept;
+  // `whole_checksum`: the value's claimed whole is filled.
+  Code seal(ReservationState& state, std::optional<std::uint64_t> whole_checksum) noexcept;
   void give_up(ReservationState& state) noexcept;
   void begin_quarantine(ReservationState& state) noexcept;
   void end_quarantine(ReservationState& state) noexcept;
@@ -66,6 +69,9 @@ class alignas(64) Shard {
   void unpin(Entry& entry) noexcept;
   void count_lookup(bool is_hit) noexcept;
   bool contains(const KeyRef& ref) const noexcept;
+  // Store::expect() for those of `refs` that are picked.
+  void expect(std::span<const KeyRef> refs, std::span<const std::uint16_t> picks,
+              Expect what) const noexcept;
   bool is_written(const KeyRef& ref) const noexcept;
 
   bool erase(const KeyRef& ref) noexcept;

@@ -1,6 +1,7 @@
 #include "core/store/store.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -18,6 +19,9 @@ constexpr std::uint64_t kPopulateStepBytes = std::uint64_t{64} << 20;
 // Others may take what was evicted for us; so often and no more do we evict again.
 constexpr int kRoomAttemptsMax = 64;
 
+// Bounds what is on the stack for a call of many keys.
+constexpr std::size_t kShardsMax = 256;
+
 std::uint64_t staged_bytes_max(const StoreOptions& options, const Pool& pool) {
   if (options.staged_bytes_max != 0) return options.staged_bytes_max;
   return pool.capacity_bytes() / 100 * kStagedPercentMax;
@@ -32,7 +36,7 @@ Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& cloc
       clock(clock_given),
       on_write_end(std::move(write_end)),
       budget(staged_bytes_max(options, pool)) {
-  KV_CHECK(options.shard_count > 0);
+  KV_CHECK(options.shard_count > 0 && options.shard_count <= kShardsMax);
   for (std::uint32_t index = 0; index < options.shard_count; ++index) {
     auto policy = make_eviction_policy(options.eviction_policy);
     KV_CHECK(policy != nullptr);
@@ -144,6 +148,34 @@ std::uint64_t Store::evict(std::uint64_t bytes) {
   return freed_bytes;
 }
 
+// By shards, so that each is locked once.
+void Store::expect(NamespaceId space, std::span<const std::string_view> keys,
+                   Expect what) const noexcept {
+  const std::size_t count = std::min(keys.size(), kExpectedKeysMax);
+  const std::size_t shard_count = impl_->shards.size();
+  std::array<KeyRef, kExpectedKeysMax> refs;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<std::uint16_t, kExpectedKeysMax> shard_of_key;  // NOLINT: as above
+  std::array<std::uint16_t, kExpectedKeysMax> picks;         // NOLINT: as above
+  std::array<std::uint16_t, kShardsMax + 1> ends{};
+  for (std::size_t i = 0; i < count; ++i) {
+    refs[i] = ref_of(space, keys[i]);
+    shard_of_key[i] = static_cast<std::uint16_t>(shard_index_of(refs[i].hash));
+    ++ends[shard_of_key[i] + std::size_t{1}];
+  }
+  for (std::size_t shard = 1; shard <= shard_count; ++shard) ends[shard] += ends[shard - 1];
+  // From here on ends[shard] is where the next of its keys goes, at last where they end.
+  for (std::size_t i = 0; i < count; ++i) {
+    picks[ends[shard_of_key[i]]++] = static_cast<std::uint16_t>(i);
+  }
+  std::size_t begin = 0;
+  for (std::size_t shard = 0; shard < shard_count; ++shard) {
+    const std::size_t end = ends[shard];
+    if (end == begin) continue;
+    impl_->shards[shard]->expect(refs, std::span(picks).subspan(begin, end - begin), what);
+    begin = end;
+  }
+}
+
 std::optional<Lease> Store::find(NamespaceId space, std::string_view key) {
   const KeyRef ref = ref_of(space, key);
   Entry* entry = shard_of(ref.hash).pin(ref, true);
@@ -155,8 +187,10 @@ std::size_t Store::match_prefix(NamespaceId space, std::span<const std::string_v
                                 std::size_t group, std::vector<Lease>* leases) {
   if (group == 0 || keys.empty()) return 0;
   std::vector<Lease> found;
-  for (const std::string_view key : keys) {
-    const KeyRef ref = ref_of(space, key);
+  found.reserve(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i % kExpectedKeysMax == 0) expect(space, keys.subspan(i), Expect::kFind);
+    const KeyRef ref = ref_of(space, keys[i]);
     Entry* entry = shard_of(ref.hash).pin(ref, false);
     if (entry == nullptr) break;
     found.push_back(Lease(*this, *entry));

@@ -12,7 +12,7 @@ namespace {
 
 class Writer {
  public:
-  explicit Writer(std::size_t expected) { out_.reserve(expected); }
+  explicit Writer(std::size_t expected) : out_(expected) {}
 
   template <class T>
   void number(T value) {
@@ -21,9 +21,9 @@ class Writer {
   }
   void raw(const void* data, std::size_t size) {
     if (size == 0) return;
-    const auto at = out_.size();
-    out_.resize(at + size);
-    std::memcpy(out_.data() + at, data, size);
+    if (out_.size() - size_ < size) out_.resize(2 * out_.size() + size);
+    std::memcpy(out_.data() + size_, data, size);
+    size_ += size;
   }
   void text16(std::string_view text) {
     KV_CHECK(text.size() <= std::numeric_limits<std::uint16_t>::max());
@@ -62,10 +62,14 @@ class Writer {
       }
     }
   }
-  Body take() { return std::move(out_); }
+  Body take() {
+    out_.resize(size_);
+    return std::move(out_);
+  }
 
  private:
-  Body out_;
+  Body out_;  // longer than what is written, mostly by nothing
+  std::size_t size_ = 0;
 };
 
 // Reads in order; once anything is off, everything after is zero and done() is false.

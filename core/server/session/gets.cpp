@@ -35,10 +35,10 @@ void Gets::begin(Connection& connection, const FrameHeader& header, Bytes body, 
   if (lease_id != 0 && !context_.leases.contains(lease_id)) {
     open.missing = Code::kLeaseExpired;
   }
-  for (std::size_t i = 0; i < open.items.size(); ++i) {
+  context_.store.for_each_expected(space, open.request.keys, Expect::kFind, [&](std::size_t i) {
     look_up(open, i);
     if (open.request.wait_ms > 0 && open.items[i].outcome == open.missing) wait_for(open, i);
-  }
+  });
   if (open.waiting == 0) {
     answer(connection, std::move(open));
     return;
@@ -126,6 +126,10 @@ void Gets::answer(Connection& connection, Open open) {
   ReplyLimits left = limits;
   std::size_t body_left = kBodyBytesMax - 4 - open.items.size();
   sending.begun_at = open.begun_at;
+  sending.pins.reserve(open.items.size());
+  reply.outcomes.reserve(open.items.size());
+  reply.found.reserve(open.items.size());
+  reply.extents.reserve(open.items.size());
   for (auto& item : open.items) {
     if (item.outcome == Code::kOk && item.range.bytes > limits.payload_bytes) {
       item.outcome = Code::kTooLarge;  // in one range; in several it would fit

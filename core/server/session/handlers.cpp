@@ -169,10 +169,12 @@ Nanos Session::lease_deadline(std::uint32_t lease_ms) const {
 bool Session::exists(const FrameHeader& header, Bytes body) {
   const auto request = decode_keys(body);
   if (!request) return false;
+  const std::span keys(request->keys);
   std::vector<Code> outcomes;
-  for (const auto key : request->keys) {
-    outcomes.push_back(context_.store.exists(space_, key) ? Code::kOk : Code::kMissing);
-  }
+  outcomes.reserve(keys.size());
+  context_.store.for_each_expected(space_, keys, Expect::kExists, [&](std::size_t i) {
+    outcomes.push_back(context_.store.exists(space_, keys[i]) ? Code::kOk : Code::kMissing);
+  });
   answer(header.request_id, std::move(outcomes));
   return true;
 }

@@ -40,17 +40,20 @@ void Puts::begin(Connection& connection, std::uint64_t request_id, NamespaceId s
                   .has_extents = limits.has_extents};
   grant.open.begun_at = context_.clock.now();
   grant.open.outcomes.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
+  grant.open.items.reserve(count);
+  grant.places.reserve(count);
+  context_.store.for_each_expected(space, request.keys, Expect::kReserve, [&](std::size_t i) {
     const auto& wire = request.ranges.of(i);
     const Intent intent{.space = space,
                         .key = request.keys[i],
                         .value_bytes = wire.value_bytes,
                         .on_exists = request.replace ? OnExists::kReplace : OnExists::kKeep,
                         .parent = request.parents.empty() ? std::string_view{} : request.parents[i],
-                        .depth = request.depths.empty() ? 0 : request.depths[i]};
+                        .depth = request.depths.empty() ? 0 : request.depths[i],
+                        .claims_whole = wire.bytes == wire.value_bytes};
     grant.open.outcomes.push_back(
         this->grant(grant, static_cast<std::uint32_t>(i), intent, {wire.value_offset, wire.bytes}));
-  }
+  });
   if (grant.open.items.empty()) {
     connection.send(Opcode::kGrant, request_id,
                     encode(GrantReply{.outcomes = grant.open.outcomes, .extents = {}}));
@@ -98,8 +101,6 @@ Code Puts::grant(Grant& grant, std::uint32_t index, const Intent& intent, Range 
 Code Puts::grant_whole(Grant& grant, std::uint32_t index, Reservation reservation, Range range) {
   const Code fits = grant.budget.take(range.bytes, reservation.extents().size());
   if (fits != Code::kOk) return fits;
-  const Code claimed = reservation.claim(range);
-  KV_CHECK(claimed == Code::kOk);
   grant.places.push_back(reservation.extents());
   grant.open.bytes += range.bytes;
   grant.open.items.push_back(
@@ -159,10 +160,7 @@ void Puts::answer(Connection& connection, std::uint64_t request_id, Open& open, 
 }
 
 Code Puts::finish(Item& item, std::uint64_t checksum) {
-  if (item.whole) {
-    item.whole->filled(item.range, checksum);
-    return std::move(*item.whole).seal();
-  }
+  if (item.whole) return std::move(*item.whole).seal_whole(checksum);
   auto& stage = stages_.at(item.stage);
   --stage.in_flight;
   if (stage.dropped_as != Code::kOk) {

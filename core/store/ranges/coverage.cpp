@@ -28,7 +28,7 @@ Code Coverage::claim(Range range) {
   return Code::kOk;
 }
 
-std::vector<Coverage::Piece>::iterator Coverage::claimed_piece(Range range) noexcept {
+Coverage::Piece* Coverage::claimed_piece(Range range) noexcept {
   const auto at = std::ranges::lower_bound(pieces_, range.offset, {},
                                            [](const Piece& piece) { return piece.range.offset; });
   KV_CHECK(at != pieces_.end() && at->range == range && !at->is_filled);

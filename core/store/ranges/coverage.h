@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/inline_vector.h"
 #include "core/base/result.h"
 #include "core/store/entry.h"
 
@@ -35,12 +36,12 @@ class Coverage {
     std::uint64_t checksum = 0;
     bool is_filled = false;
   };
-  std::vector<Piece>::iterator claimed_piece(Range range) noexcept;
+  Piece* claimed_piece(Range range) noexcept;
 
   std::uint64_t value_bytes_;
   std::uint64_t filled_bytes_ = 0;
   std::size_t claimed_count_ = 0;
-  std::vector<Piece> pieces_;  // by offset
+  InlineVector<Piece> pieces_;  // by offset
 };
 
 }  // namespace infinistore

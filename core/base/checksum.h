@@ -15,32 +15,26 @@ namespace infinistore {
 // The sum of `bytes`, which begin at byte `position` of their value.
 std::uint64_t checksum(Bytes bytes, std::uint64_t position) noexcept;
 
-// Copies `size` bytes and returns their sum.  The ranges must not overlap.
+// Copies `size` bytes and returns their sum.  The ranges must not overlap.  `next`: what will be
+// read after it, or null; it is asked of the memory in advance, for as many bytes.
 std::uint64_t copy_with_checksum(std::byte* to, const std::byte* from, std::size_t size,
-                                 std::uint64_t position) noexcept;
-
-// Copies `size` bytes; past the caches where that is faster.  The ranges must not overlap.
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t size) noexcept;
-
-// Asks for the first lines of what will be read soon: blocks lie anywhere, and the first lines of
-// each would be waited for.  Worth a quarter at 4 KiB, nothing from 64 KiB on (measured).
-inline void expect(const std::byte* soon, std::size_t size) noexcept {
-  constexpr std::size_t kAhead = 512;
-  for (std::size_t at = 0; at < size && at < kAhead; at += 64) __builtin_prefetch(soon + at, 0, 2);
-}
+                                 std::uint64_t position, const std::byte* next = nullptr) noexcept;
 
 // The sum of a range that arrives in pieces of any lengths, in order.
 class RunningChecksum {
  public:
   explicit RunningChecksum(std::uint64_t position) noexcept : position_(position) {}
 
-  void add(Bytes bytes) noexcept { take(nullptr, bytes); }
-  void copy(std::byte* to, Bytes from) noexcept { take(to, from); }  // adds `from` while copying it
+  void add(Bytes bytes) noexcept { take(nullptr, bytes, nullptr); }
+  // Adds `from` while copying it; `next` as for copy_with_checksum().
+  void copy(std::byte* to, Bytes from, const std::byte* next = nullptr) noexcept {
+    take(to, from, next);
+  }
   // Of all that was added; nothing may be added after.
   std::uint64_t finish() noexcept;
 
  private:
-  void take(std::byte* to, Bytes from) noexcept;
+  void take(std::byte* to, Bytes from, const std::byte* next) noexcept;
   std::size_t fill_word(std::byte* to, Bytes from) noexcept;
 
   std::uint64_t position_;  // of the first byte that is not in sum_

@@ -59,13 +59,14 @@ class ShmLink final : public Link {
   std::optional<std::uint64_t> copy(SegmentCursor& at, std::size_t index, const Transfer& transfer,
                                     Way way) {
     RunningChecksum sum(transfer.items[index].position);
+    const std::byte* next_pages = nullptr;  // of the next item: its extents are mostly one
     if (way == Way::kToSegments && index + 1 < transfer.extents.size()) {
       const auto next = pool_.bytes_of(transfer.extents[index + 1].front());
-      if (next) expect(next->data(), next->size());
+      if (next) next_pages = next->data();
     }
     for (const auto& extent : transfer.extents[index]) {
       const auto pages = pool_.bytes_of(extent);
-      if (!pages || !copy_extent(*pages, at, index, way, sum)) return std::nullopt;
+      if (!pages || !copy_extent(*pages, at, index, way, next_pages, sum)) return std::nullopt;
     }
     if (!at.at_end() && at.item() == index) return std::nullopt;
     return sum.finish();
@@ -73,16 +74,16 @@ class ShmLink final : public Link {
 
   // False: the item has not so many bytes left.
   static bool copy_extent(MutableBytes pages, SegmentCursor& at, std::size_t index, Way way,
-                          RunningChecksum& sum) {
+                          const std::byte* next_pages, RunningChecksum& sum) {
     while (!pages.empty()) {
       if (at.at_end() || at.item() != index) return false;
       const auto segment = at.rest();
       const std::size_t step = std::min(segment.size(), pages.size());
       if (way == Way::kToPool) {
-        expect(at.ahead().data(), at.ahead().size());
-        sum.copy(pages.data(), segment.first(step));
+        sum.copy(pages.data(), segment.first(step), at.ahead().data());
       } else {
-        sum.copy(segment.data(), pages.first(step));
+        sum.copy(segment.data(), pages.first(step),
+                 step < pages.size() ? pages.data() + step : next_pages);
       }
       at.move(step);
       pages = pages.subspan(step);

@@ -131,13 +131,14 @@ void Worker::arm(Session& session, Nanos deadline) {
 
 void Worker::fire_timers() {
   const Nanos now = context_.clock.now();
+  // Those that are due now, once: one that is armed for the past comes again after a poll.
+  std::vector<SessionId> due;
   while (!timers_.empty() && timers_.begin()->first <= now) {
-    const auto id = timers_.begin()->second;
+    due.push_back(timers_.begin()->second);
+    sessions_.at(due.back())->armed_at = 0;
     timers_.erase(timers_.begin());
-    auto& session = *sessions_.at(id);
-    session.armed_at = 0;
-    session.on_timer(now);
   }
+  for (const auto id : due) sessions_.at(id)->on_timer(now);
 }
 
 void Worker::retire(Session& session) { retired_.push_back(session.id()); }

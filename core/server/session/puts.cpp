@@ -224,7 +224,9 @@ std::optional<Nanos> Puts::expire(Nanos now) {
     if (stage.in_flight == 0 && deadline <= now) {
       due.push_back(id);
     } else {
-      next = std::min(next.value_or(deadline), std::max(deadline, now + kSecond));
+      // What is on its way is late, but not to be dropped: later again.
+      const Nanos again = std::max(deadline, now + kSecond);
+      next = std::min(next.value_or(again), again);
     }
   }
   for (const auto id : due) drop(id, Code::kAborted);

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "core/server/session/session_testing.h"
 
 namespace infinistore {
@@ -125,6 +128,24 @@ TEST_CASE("staged values without progress are dropped") {
     CHECK(harness.store().counters().reserved_bytes > 0);
     CHECK(harness.eventually([&] { return harness.store().counters().reserved_bytes == 0; }));
     CHECK(peer.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);  // no reason to part
+  });
+}
+
+TEST_CASE("a range that takes long on a connection that lives holds nobody up") {
+  for_each_transport([](auto transport) {
+    Harness harness(transport, {.stage_timeout_s = 0.5});
+    auto slow = harness.connect();
+    auto other = harness.connect();
+    const auto put = slow.begin_put({layer("k", 0, 2)});
+    for (int step = 0; step < 50; ++step) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      REQUIRE(slow.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);
+      REQUIRE(other.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);
+    }
+    slow.send_fill(put);
+    CHECK(slow.result() == Codes{Code::kOk});
+    CHECK(slow.put({layer("k", 1, 2)}) == Codes{Code::kOk});
+    CHECK(harness.store().exists(harness.store().intern(""), "k"));
   });
 }
 

@@ -37,14 +37,14 @@ struct Failed final : std::exception {
   Error error;
 };
 
-bool wait_for(Operation& operation, std::optional<double> timeout_s) {
+bool wait_for(Client& client, Operation& operation, std::optional<double> timeout_s) {
   const Nanos end = timeout_s ? the_clock().now() + nanos(*timeout_s) : -1;
   while (!operation.is_done()) {
     const Nanos left = end < 0 ? kSignalInterval : end - the_clock().now();
     if (left <= 0) return false;
     {
       const nb::gil_scoped_release release;
-      operation.wait(std::min(left, kSignalInterval));
+      client.wait(operation, std::min(left, kSignalInterval));
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -113,10 +113,9 @@ class Handle {
   T& operator*() const noexcept { return *operation_; }
   T* operator->() const noexcept { return operation_.get(); }
   void cancel() const { client()->cancel(*operation_); }
-
- private:
   PyClient& client() const { return *nb::inst_ptr<PyClient>(client_); }
 
+ private:
   nb::object client_;
   std::unique_ptr<T> operation_;
   nb::object kept_;  // whatever owns the caller's memory
@@ -263,7 +262,7 @@ void define_handle(nb::class_<Handle<T>>& type) {
       .def(
           "wait",
           [](Handle<T>& self, std::optional<double> timeout_s) {
-            return wait_for(*self, timeout_s);
+            return wait_for(*self.client(), *self, timeout_s);
           },
           nb::arg("timeout_s").none(), "Whether it ended in time.")
       .def("cancel", &Handle<T>::cancel)

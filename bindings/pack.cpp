@@ -1,5 +1,7 @@
 #include "bindings/pack.h"
 
+#include <cstring>
+
 #include "bindings/convert.h"
 
 namespace nb = nanobind;
@@ -30,6 +32,25 @@ std::uint64_t address_of(nb::handle buffer) {
   const auto address = reinterpret_cast<std::uintptr_t>(view.buf);
   PyBuffer_Release(&view);
   return address;
+}
+
+// Address, bytes and bytes of an element of a contiguous array that holds no Python objects; None
+// for everything else, which others explain.
+nb::object plain_buffer(nb::handle array, bool writable) {
+  Py_buffer view{};
+  const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+  if (PyObject_CheckBuffer(array.ptr()) == 0 ||
+      PyObject_GetBuffer(array.ptr(), &view, flags) != 0) {
+    PyErr_Clear();
+    return nb::none();
+  }
+  const bool has_objects = view.format != nullptr && std::strchr(view.format, 'O') != nullptr;
+  const auto address = reinterpret_cast<std::uintptr_t>(view.buf);
+  const auto bytes = view.len;
+  const auto element_bytes = view.itemsize;
+  PyBuffer_Release(&view);
+  if (has_objects) return nb::none();
+  return nb::make_tuple(address, bytes, element_bytes);
 }
 
 }  // namespace
@@ -131,6 +152,9 @@ void Pack::set_chain(nb::list parents, nb::list depths) {
 
 void init_pack(nb::module_& module) {
   module.def("address_of", &address_of, nb::arg("buffer"));
+  module.def("plain_buffer", &plain_buffer, nb::arg("array"), nb::arg("writable"),
+             nb::sig("def plain_buffer(array: object, writable: bool) -> "
+                     "tuple[int, int, int] | None"));
   nb::class_<Pack>(module, "Pack", "Keys and places of a batch, checked.")
       .def_static("from_keys", &Pack::from_keys, nb::arg("keys"))
       .def_static("from_blocks", &Pack::from_blocks, nb::arg("blocks"))

@@ -9,6 +9,7 @@ namespace infinistore {
 
 using Nanos = std::int64_t;  // since an arbitrary start; never wall-clock time
 
+inline constexpr Nanos kMicrosecond = 1'000;
 inline constexpr Nanos kMillisecond = 1'000'000;
 inline constexpr Nanos kSecond = 1'000'000'000;
 

@@ -14,6 +14,7 @@
 #define GUARDED_BY(x) KV_THREAD_ANNOTATION(guarded_by(x))
 #define REQUIRES(...) KV_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define ACQUIRE(...) KV_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define TRY_ACQUIRE(...) KV_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
 #define RELEASE(...) KV_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define EXCLUDES(...) KV_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define RETURN_CAPABILITY(x) KV_THREAD_ANNOTATION(lock_returned(x))
@@ -25,6 +26,7 @@ class CAPABILITY("mutex") Mutex {
  public:
   void lock() ACQUIRE() { mutex_.lock(); }
   void unlock() RELEASE() { mutex_.unlock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   std::mutex& native() { return mutex_; }
 
  private:

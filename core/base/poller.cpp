@@ -1,10 +1,8 @@
 #include "core/base/poller.h"
 
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <system_error>
 
@@ -24,7 +22,9 @@ int timeout_ms(Nanos timeout) noexcept {
 }  // namespace
 
 Poller::Poller()
-    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      events_(kEventsAtOnce) {
   if (!epoll_ || !wakeup_) throw std::system_error(errno, std::generic_category(), "epoll");
   epoll_event event{};
   event.events = EPOLLIN;
@@ -53,24 +53,27 @@ void Poller::remove(int fd, PollTarget& target) noexcept {
   std::replace(ready_.begin(), ready_.end(), &target, static_cast<PollTarget*>(nullptr));
 }
 
-void Poller::poll(Nanos timeout) {
-  std::array<epoll_event, kEventsAtOnce> events{};
-  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, timeout_ms(timeout));
-  if (count <= 0) return;  // nothing, or EINTR: the caller looks at its clock and comes again
+void Poller::wait(Nanos timeout) {
+  const int count = ::epoll_wait(epoll_.get(), events_.data(), kEventsAtOnce, timeout_ms(timeout));
+  // Nothing, or EINTR: the caller looks at its clock and comes again.
+  event_count_ = static_cast<std::size_t>(std::max(count, 0));
+}
+
+void Poller::dispatch() {
   ready_.clear();
-  for (int i = 0; i < count; ++i) {
-    const auto& event = events[static_cast<std::size_t>(i)];
-    ready_.push_back(static_cast<PollTarget*>(event.data.ptr));
+  for (std::size_t i = 0; i < event_count_; ++i) {
+    ready_.push_back(static_cast<PollTarget*>(events_[i].data.ptr));
   }
   for (std::size_t i = 0; i < ready_.size(); ++i) {
-    if (events[i].data.ptr == nullptr) {
+    if (events_[i].data.ptr == nullptr) {
       std::uint64_t drained = 0;
       [[maybe_unused]] const auto got = ::read(wakeup_.get(), &drained, sizeof drained);
     } else if (ready_[i] != nullptr) {
-      ready_[i]->on_ready(events[i].events);
+      ready_[i]->on_ready(events_[i].events);
     }
   }
   ready_.clear();
+  event_count_ = 0;
 }
 
 void Poller::wake() noexcept {

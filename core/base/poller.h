@@ -3,6 +3,9 @@
 //
 // Belongs to one thread, save wake().  Sleeps in the kernel while nothing happens.
 
+#include <sys/epoll.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -27,13 +30,21 @@ class Poller {
   void remove(int fd, PollTarget& target) noexcept;
 
   // Waits at most `timeout` (negative: for ever) and calls the targets that are ready.
-  void poll(Nanos timeout);
+  void poll(Nanos timeout) {
+    wait(timeout);
+    dispatch();
+  }
+  // Its halves.  Between them nothing may be added or removed, or wait(0) must look again.
+  void wait(Nanos timeout);
+  void dispatch();
 
   void wake() noexcept;  // from any thread: the current or next poll() returns at once
 
  private:
   UniqueFd epoll_;
   UniqueFd wakeup_;
+  std::vector<epoll_event> events_;  // what wait() saw
+  std::size_t event_count_ = 0;
   std::vector<PollTarget*> ready_;  // being called; nullptr: removed meanwhile
 };
 

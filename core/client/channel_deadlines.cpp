@@ -13,6 +13,7 @@ constexpr std::uint64_t kFloorBytesPerSecond = 10'000'000;
 constexpr Nanos kGrace = 5 * kSecond;
 // Woken so much too late, this process was stopped or starved: the server is not to blame.
 constexpr Nanos kLateMax = 100 * kMillisecond;
+constexpr Nanos kLinger = kSecond;
 constexpr Nanos kGoodbyeMax = 100 * kMillisecond;
 
 }  // namespace
@@ -24,7 +25,10 @@ Nanos Channel::deadline_after(const Request& request) {
 
 // How long poll() may sleep; negative: for ever.
 Nanos Channel::next_deadline(Nanos now) const {
-  if (flights_.empty() && delayed_.empty()) return -1;
+  if (flights_.empty() && delayed_.empty()) {
+    // A while of looking in vain: callers who send small requests themselves need not wake us then.
+    return now - active_at_ < kLinger ? std::min(kLinger, options_.progress_timeout) / 2 : -1;
+  }
   Nanos first = std::numeric_limits<Nanos>::max();
   for (const auto& delayed : delayed_) first = std::min(first, delayed.due);
   for (const auto& [id, flight] : flights_) first = std::min(first, due(flight));

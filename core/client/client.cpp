@@ -89,6 +89,13 @@ void Client::cancel(const Operation& operation) {
   for (auto& channel : channels_) channel->cancel(operation.id());
 }
 
+bool Client::wait(Operation& operation, Nanos timeout) {
+  for (auto& channel : channels_) {
+    if (!operation.is_done()) channel->wait_at_socket(operation);
+  }
+  return operation.wait(timeout);
+}
+
 // A key's channel is always the same: staged values live with their connection.
 std::vector<std::vector<std::uint32_t>> Client::spread(const KeyList& keys) const {
   std::vector<std::vector<std::uint32_t>> indexes(channels_.size());

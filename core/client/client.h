@@ -32,6 +32,8 @@ class Client {
   void submit(Call& call);
   void post(CallSpec call);  // nobody waits for the answer
   void cancel(const Operation& operation);
+  // Operation::wait(), and quicker where the caller can take the answer from the socket himself.
+  bool wait(Operation& operation, Nanos timeout);
 
   // Ends all that is submitted with kClosed, and the connections.
   void close();

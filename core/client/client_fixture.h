@@ -70,7 +70,7 @@ inline std::vector<Code> run(FakeServer::Script script, Verb verb, std::size_t c
   const auto client =
       connect_to(server, pool_bytes > 0 ? TransportChoice::kShm : TransportChoice::kTcp);
   client->submit(batch);
-  CHECK(batch.wait(5 * kSecond));
+  CHECK(client->wait(batch, 5 * kSecond));
   return batch.outcomes;
 }
 

@@ -136,6 +136,8 @@ void Stream::update_interest() {
   poller_.change(socket_.get(), interest_, *this);
 }
 
+void Stream::watch_again() { poller_.change(socket_.get(), interest_, *this); }
+
 // ---- receiving ----
 
 void Stream::read_ready() {

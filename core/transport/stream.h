@@ -64,6 +64,9 @@ class Stream final : public PollTarget {
   // Stops or resumes reading: back-pressure.
   void pause_reading(bool paused);
 
+  // After another than the poller has called on_ready(), with the poller's interest withdrawn.
+  void watch_again();
+
   bool is_open() const noexcept { return static_cast<bool>(socket_); }
   int fd() const noexcept { return socket_.get(); }
   // Bytes moved in either direction so far: progress, for deadlines.

@@ -194,7 +194,12 @@ TEST_CASE("a fill of another size than was granted breaks the protocol") {
     auto put = peer.begin_put({{"k", "value"}, {"m", "value"}});
     put.granted.pop_back();
     peer.send_fill(put);
-    CHECK(decode_error(peer.receive()->body)->code == Code::kProtocol);
+    const auto frame = peer.receive();
+    REQUIRE(frame);
+    const auto error = decode_error(frame->body);
+    REQUIRE(error);
+    CAPTURE(error->message);
+    CHECK(error->code == Code::kProtocol);
     CHECK(harness.sessions_are(0));
   });
 }

@@ -82,8 +82,11 @@ def choose_socket(config: ServerConfig) -> Path | None:
 
 
 def choose_workers(cpus: int) -> int:
-    """Half of the CPUs, as the engine beside us needs the others."""
-    return max(1, min(cpus // 2, WORKERS_DEFAULT_MAX))
+    """Half of the CPUs, as the engine beside us needs the others; yet two where there are two.
+
+    A client's two TCP connections are then served at the same time.
+    """
+    return max(min(cpus, 2), min(cpus // 2, WORKERS_DEFAULT_MAX))
 
 
 def choose_pool(config: ServerConfig, memory: Memory, limits: Limits) -> int:

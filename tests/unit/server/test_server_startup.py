@@ -98,8 +98,8 @@ def test_hosts_resolve_or_are_named() -> None:
             resolve(host, "admin_host")
 
 
-def test_workers_leave_half_of_the_cpus() -> None:
-    assert [choose_workers(cpus) for cpus in (1, 2, 8, 128)] == [1, 1, 4, 8]
+def test_workers_leave_half_of_the_cpus_but_serve_two_streams_at_once() -> None:
+    assert [choose_workers(cpus) for cpus in (1, 2, 3, 4, 8, 128)] == [1, 2, 2, 2, 4, 8]
 
 
 def test_the_socket_is_chosen_given_or_none(tmp_path: Path) -> None:

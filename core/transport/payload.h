@@ -14,6 +14,10 @@
 
 namespace infinistore {
 
+// Of bulk bytes named for one system call.  In smaller calls the same bytes cost more, as each of
+// them wakes the receiver (measured at 4 KiB: 64 pieces at once cost 5 % more than 256).
+inline constexpr std::size_t kCallBytes = 1u << 20;
+
 class Payload {
  public:
   virtual ~Payload() = default;
@@ -32,7 +36,10 @@ class Scatter final : public Payload {
   }
   std::size_t peek(std::span<iovec> pieces) noexcept override {
     std::size_t count = 0;
+    std::size_t bytes = 0;
     for (std::size_t i = next_; i < pieces_.size() && count < pieces.size(); ++i) {
+      if (count >= kLargePieces && bytes >= kCallBytes) break;
+      bytes += pieces_[i].iov_len;
       pieces[count++] = pieces_[i];
     }
     return count;
@@ -49,6 +56,9 @@ class Scatter final : public Payload {
   }
 
  private:
+  // So many whatever their lengths: of 64 KiB, either fewer or more cost 4 to 10 % (measured).
+  static constexpr std::size_t kLargePieces = 63;
+
   std::vector<iovec> pieces_;
   std::size_t next_ = 0;
 };

@@ -15,7 +15,7 @@ namespace infinistore {
 namespace {
 
 constexpr std::size_t kBufferBytes = 64 * 1024;  // holds many small frames; grows for a long body
-constexpr std::size_t kPiecesAtOnce = 64;
+constexpr std::size_t kPiecesAtOnce = 256;
 constexpr std::size_t kFdsAtOnce = kRegionsMax;
 // One turn moves at most so much before other connections of the thread get theirs.
 constexpr std::size_t kTurnBytes = 4u << 20;

@@ -25,6 +25,8 @@ class Failure(Exception):
 
 def address_of(buffer: object) -> int: ...
 
+def plain_buffer(array: object, writable: bool) -> tuple[int, int, int] | None: ...
+
 class Pack:
     """Keys and places of a batch, checked."""
 

@@ -10,6 +10,7 @@
 
 #include "bindings/init.h"
 #include "core/bench/copy_limit.h"
+#include "core/bench/round_trip.h"
 #include "core/bench/stream_limit.h"
 
 namespace infinistore {
@@ -18,6 +19,7 @@ namespace {
 namespace nb = nanobind;
 
 using Addresses = nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Times = nb::ndarray<std::uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Memory = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::span<const std::uint64_t> span_of(const Addresses& addresses) {
@@ -49,6 +51,17 @@ int bench_move_blocks(const std::vector<int>& sockets, bool to_far, const Addres
       sockets, to_far ? StreamDirection::kToFar : StreamDirection::kFromFar, blocks, block_bytes));
 }
 
+int bench_echo(int in, int out, std::size_t message_bytes) {
+  const nb::gil_scoped_release unlocked;
+  return static_cast<int>(echo(in, out, message_bytes));
+}
+
+int bench_round_trips(int out, int in, std::size_t message_bytes, const Times& taken_ns) {
+  const std::span<std::uint64_t> times(taken_ns.data(), taken_ns.size());
+  const nb::gil_scoped_release unlocked;
+  return static_cast<int>(round_trips(out, in, message_bytes, times));
+}
+
 }  // namespace
 
 void init_bench(nb::module_& module) {
@@ -60,6 +73,11 @@ void init_bench(nb::module_& module) {
   module.def("bench_move_blocks", &bench_move_blocks, nb::arg("sockets"), nb::arg("to_far"),
              nb::arg("addresses"), nb::arg("block_bytes"),
              "Sends blocks to, or fetches them from, bench_serve_streams; a Code.");
+  module.def("bench_echo", &bench_echo, nb::arg("source"), nb::arg("sink"),
+             nb::arg("message_bytes"), "Sends back what comes, until the stream ends; a Code.");
+  module.def("bench_round_trips", &bench_round_trips, nb::arg("sink"), nb::arg("source"),
+             nb::arg("message_bytes"), nb::arg("taken_ns"),
+             "Fills taken_ns with the times of round trips to bench_echo; a Code.");
 }
 
 }  // namespace infinistore

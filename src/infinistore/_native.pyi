@@ -20,6 +20,12 @@ def bench_serve_streams(sockets: Sequence[int], memory: Annotated[NDArray[numpy.
 def bench_move_blocks(sockets: Sequence[int], to_far: bool, addresses: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int) -> int:
     """Sends blocks to, or fetches them from, bench_serve_streams; a Code."""
 
+def bench_echo(source: int, sink: int, message_bytes: int) -> int:
+    """Sends back what comes, until the stream ends; a Code."""
+
+def bench_round_trips(sink: int, source: int, message_bytes: int, taken_ns: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """Fills taken_ns with the times of round trips to bench_echo; a Code."""
+
 class Failure(Exception):
     pass
 

@@ -1,4 +1,8 @@
-"""`python -m infinistore.bench.far_end STREAMS BYTES`: the other process of the plain sockets."""
+"""The other process of the limits: `python -m infinistore.bench.far_end streams|echo ...`.
+
+streams COUNT BYTES        prints its port, then serves plain sockets with so much memory
+echo SOURCE SINK BYTES     sends back messages over descriptors that it was given
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from infinistore.bench.memory import shared_memory
 START_TIMEOUT_S = 20.0
 
 
-def main(streams: int, size: int) -> int:
+def serve_streams(streams: int, size: int) -> int:
     """Prints its port, then serves `streams` connections until they close; the outcome's code."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(START_TIMEOUT_S)  # whoever started us may be gone
@@ -24,5 +28,12 @@ def main(streams: int, size: int) -> int:
     return int(_native.bench_serve_streams([stream.fileno() for stream in accepted], memory))
 
 
+def main(what: str, *numbers: int) -> int:
+    """The outcome's code."""
+    if what == "streams":
+        return serve_streams(*numbers)
+    return int(_native.bench_echo(*numbers))
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))

@@ -11,15 +11,14 @@ from infinistore.bench.figures import Case
 from infinistore.bench.memory import Arena, ByteArray, Order, addresses
 from infinistore.errors import Code, SetupError
 
-STREAMS = 2
-MEMCPY, STREAMING, SOCKETS = "memcpy", "stream copy", f"{STREAMS} sockets"
+MEMCPY, STREAMING, SOCKET, SOCKETS = "memcpy", "stream copy", "1 socket", "2 sockets"
 START_TIMEOUT_S = 20.0
 
 
 class CopyLimit:
     """One thread's copy loop between the caller's memory and a memfd's, block by block."""
 
-    far_pid: int | None = None
+    far_pids: tuple[int, ...] = ()
 
     def __init__(self, arena: Arena, middle: ByteArray, *, nontemporal: bool) -> None:
         self.name = STREAMING if nontemporal else MEMCPY
@@ -33,11 +32,13 @@ class CopyLimit:
         self._target = addresses(self._arena.target, order.target)
         self._between = addresses(self._middle, order.middle)
 
-    def write(self) -> None:
+    def write(self) -> tuple[float, ...]:
         _native.bench_copy_blocks(self._nontemporal, self._between, self._source, self._block_bytes)
+        return ()
 
-    def read(self) -> None:
+    def read(self) -> tuple[float, ...]:
         _native.bench_copy_blocks(self._nontemporal, self._target, self._between, self._block_bytes)
+        return ()
 
     def clean(self) -> None: ...
 
@@ -47,31 +48,30 @@ class CopyLimit:
 class StreamLimit:
     """Blocks over plain TCP sockets to another process, a thread a socket at both ends."""
 
-    name = SOCKETS
-
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, streams: int) -> None:
+        self.name = SOCKET if streams == 1 else f"{streams} sockets"
         self._arena = arena
-        command = [sys.executable, "-m", "infinistore.bench.far_end"]
+        command = [sys.executable, "-m", "infinistore.bench.far_end", "streams"]
         self._process = subprocess.Popen(
-            [*command, str(STREAMS), str(arena.source.size)],
+            [*command, str(streams), str(arena.source.size)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
         )
         self._sockets: list[socket.socket] = []
         try:
-            self._connect()
+            self._connect(streams)
         except BaseException:
             self.close()
             raise
-        self.far_pid: int | None = self._process.pid
+        self.far_pids: tuple[int, ...] = (self._process.pid,)
 
-    def _connect(self) -> None:
+    def _connect(self, streams: int) -> None:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.strip().isdigit():
             raise SetupError("the far end of the plain sockets did not start; its error is above")
-        for _ in range(STREAMS):
+        for _ in range(streams):
             stream = socket.create_connection(("127.0.0.1", int(line)), timeout=START_TIMEOUT_S)
             self._sockets.append(stream)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -84,18 +84,19 @@ class StreamLimit:
         self._source = addresses(self._arena.source, order.source)
         self._target = addresses(self._arena.target, order.target)
 
-    def write(self) -> None:
-        self._move(True)
+    def write(self) -> tuple[float, ...]:
+        return self._move(True)
 
-    def read(self) -> None:
-        self._move(False)
+    def read(self) -> tuple[float, ...]:
+        return self._move(False)
 
-    def _move(self, to_far: bool) -> None:
+    def _move(self, to_far: bool) -> tuple[float, ...]:
         descriptors = [stream.fileno() for stream in self._sockets]
         blocks = self._source if to_far else self._target
         code = _native.bench_move_blocks(descriptors, to_far, blocks, self._block_bytes)
         if code != Code.OK:
             raise SetupError(f"the plain sockets failed: {Code(code).name.lower()}")
+        return ()
 
     def clean(self) -> None: ...
 

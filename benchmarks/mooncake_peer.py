@@ -1,22 +1,16 @@
-"""The unmodified peer: Mooncake's pool over TCP, for vLLM's own MooncakeStoreConnector.
-
-Installed beside the environment, not into it: two packages into build/peers/mooncake, and the
-system's RDMA library, which Mooncake links even where only TCP is used, into build/peers/lib.
-"""
+"""The unmodified peer: Mooncake's pool over TCP, for vLLM's own MooncakeStoreConnector."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 from demo.children import ChildError, free_port
 from demo.engines import environment
+from peers import RECIPES, PeerUnavailableError, install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +18,7 @@ if TYPE_CHECKING:
 
     from demo.children import Children
 
-PACKAGES = ("mooncake-transfer-engine-non-cuda==0.3.13.post1", "msgpack==1.2.4")
-_SYSTEM_PACKAGES = ("libibverbs1", "libnl-3-200", "libnl-route-3-200")
+PACKAGES = RECIPES["mooncake"].python
 _POOL_BYTES = 5 << 28
 _BUFFER_BYTES = 64 << 20
 
@@ -44,42 +37,13 @@ while True:
 """
 
 
-class PeerUnavailableError(RuntimeError):
-    """The peer cannot run here; the message says what is missing."""
-
-
 class Mooncake:
     """Mooncake, installed; `start` makes a master and a pool."""
 
     def __init__(self, folder: Path) -> None:
         """Installs what is missing below `folder`. Raises `PeerUnavailableError`."""
-        self._site = folder / "mooncake"
+        self._site = install("mooncake", folder)
         self._lib = folder / "lib"
-        self._install_packages()
-        if not _loads("libibverbs.so.1"):
-            self._install_library()
-
-    def _install_packages(self) -> None:
-        done = self._site / "installed"
-        if done.exists() and done.read_text() == "\n".join(PACKAGES):
-            return
-        shutil.rmtree(self._site, ignore_errors=True)
-        self._site.mkdir(parents=True)
-        argv = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        _run([*argv, "--disable-pip-version-check", "--target", str(self._site), *PACKAGES])
-        done.write_text("\n".join(PACKAGES))
-
-    def _install_library(self) -> None:
-        if any(self._lib.rglob("libibverbs.so.1")):
-            return
-        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-            raise PeerUnavailableError(
-                "Mooncake needs libibverbs.so.1: install your system's package of it"
-            )
-        self._lib.mkdir(parents=True, exist_ok=True)
-        _run(["apt-get", "download", "--quiet", *_SYSTEM_PACKAGES], cwd=self._lib)
-        for package in self._lib.glob("*.deb"):
-            _run(["dpkg", "-x", str(package), str(self._lib)])
 
     def environment(self) -> dict[str, str]:
         """What a process that uses Mooncake needs, on the loopback alone."""
@@ -143,25 +107,11 @@ def _engine_config(master: str) -> dict[str, Any]:
     }
 
 
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
 def _accepts(port: int) -> bool:
     import socket
 
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _run(argv: list[str], cwd: Path | None = None) -> None:
-    done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise PeerUnavailableError(f"{' '.join(argv)}: {done.stderr.strip()[-500:]}")
 
 
 def environment_of(

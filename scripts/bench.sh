@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
-# Throughput of shared memory and TCP beside this machine's limits; --check: a line for each target.
+# Throughput of shared memory and TCP beside this machine's limits; with --check every target, a line
+# each: shares of limits, single calls, the index, peers (`make peers` first), many clients.
 . "$(dirname "$0")/stage.sh"
-stage "benchmark" 10 infinistore bench --json build/bench.json --markdown build/bench.md "$@"
-say "the table is in build/bench.md, everything else in build/bench.json"
+case " $* " in
+  *" --check "*) name=bench-check ;;
+  *) name=bench ;;
+esac
+stage "benchmark" 10 infinistore bench --json "build/$name.json" --markdown "build/$name.md" "$@"
+say "the table is in build/$name.md, everything else in build/$name.json"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verb = Literal["write", "read"]
-VERBS: tuple[Verb, ...] = ("write", "read")
+Verb = Literal["write", "read", "exists", "match_prefix"]
+MOVES: tuple[Verb, ...] = ("write", "read")  # the verbs that move a block's bytes
+VERBS: tuple[Verb, ...] = (*MOVES, "exists", "match_prefix")
 BYTES_A_GB = 1e9
+# An interval that leaves out extremes holds the true median with at least this probability.
+INTERVAL_SHARE_MIN = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One timed pass over a case's blocks. CPU times in seconds; `cpu_far_s` None: not known."""
+    """One timed pass over a case's blocks. CPU times in seconds; `cpu_far_s` None: not known.
+
+    `batches_s`: how long each batch took, where every batch was waited for before the next.
+    """
 
     seconds: float
     cpu_near_s: float
     cpu_far_s: float | None = None
+    batches_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,30 @@ class Figure:
     def of(cls, values: Iterable[float]) -> Figure:
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
+
+    @classmethod
+    def interval_of(cls, values: Iterable[float]) -> Figure:
+        """The median in an interval that does without as many extremes as it can.
+
+        The interval is of order statistics, so that nothing is assumed of how values spread: each
+        end leaves out k of n values while the probability that the median lies within,
+        1 - 2 P(B <= k) for B binomial of n and 1/2, is INTERVAL_SHARE_MIN at least
+        (W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2). Fewer than eight
+        values have all of them in it.
+        """
+        ordered = sorted(values)
+        left_out = _extremes_left_out(len(ordered))
+        return cls(statistics.median(ordered), ordered[left_out], ordered[-1 - left_out])
+
+
+def _extremes_left_out(count: int) -> int:
+    left_out, outside = 0, 0.0
+    while 2 * (left_out + 1) < count:
+        outside += 2 * math.comb(count, left_out) / 2**count
+        if outside + 2 * math.comb(count, left_out + 1) / 2**count > 1 - INTERVAL_SHARE_MIN:
+            break
+        left_out += 1
+    return left_out
 
 
 def make_case(block_bytes: int, working_set: int, batch_blocks_max: int, batch_bytes: int) -> Case:
@@ -76,6 +108,19 @@ def cpu_cost(case: Case, samples: Sequence[Sample]) -> tuple[float, float | None
     return near, statistics.median(far) / gigabytes if far else None
 
 
+def percentile(values: Iterable[float], share: float) -> float:
+    """The least value that `share` of all do not exceed (nearest rank). ValueError if none."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values, so no percentile")
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def latency(samples: Sequence[Sample], share: float) -> Figure:
+    """Seconds of a batch, from its call until it is done: each round's percentile, over rounds."""
+    return Figure.of(percentile(sample.batches_s, share) for sample in samples)
+
+
 def best_limit(limits: Mapping[str, Sequence[Sample]]) -> str:
     """The name of the quickest; ties go to the first. Raises ValueError if there is none."""
     return min(
@@ -88,8 +133,20 @@ def ratio(ours: Sequence[Sample], limit: Sequence[Sample]) -> Figure:
 
     Raises ValueError if the rounds differ in number: they would not be of the same moments.
     """
-    if len(ours) != len(limit):
-        raise ValueError(f"{len(ours)} rounds of ours stand beside {len(limit)} of the limit")
-    return Figure.of(
-        theirs.seconds / mine.seconds for mine, theirs in zip(ours, limit, strict=True)
-    )
+    return Figure.of(ratios(ours, limit))
+
+
+def ratios(
+    ours: Sequence[Sample],
+    theirs: Sequence[Sample],
+    seconds_of: Callable[[Sample], float] = lambda sample: sample.seconds,
+) -> list[float]:
+    """How many times as quick ours was in each round, by `seconds_of`. Raises as `ratio`."""
+    if len(ours) != len(theirs):
+        raise ValueError(f"{len(ours)} rounds of ours stand beside {len(theirs)} of the limit")
+    return [seconds_of(b) / seconds_of(a) for a, b in zip(ours, theirs, strict=True)]
+
+
+def batch_p99(sample: Sample) -> float:
+    """Seconds that 99 of 100 batches of this round stayed within."""
+    return percentile(sample.batches_s, 0.99)

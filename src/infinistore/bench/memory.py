@@ -52,16 +52,17 @@ class Arena:
     """The caller's memory: blocks are written from `source` and read back into `target`."""
 
     def __init__(self, size: int, seed: int) -> None:
-        self._random = np.random.default_rng(seed)
         self.source = private_memory(size)
         self.target = private_memory(size)
         words = self.source[: size // 8 * 8].view(np.uint64)
-        words[:] = self._random.integers(0, 2**64, words.size, dtype=np.uint64)
+        words[:] = np.random.default_rng(seed).integers(0, 2**64, words.size, dtype=np.uint64)
 
-    def shuffle(self, block_bytes: int, block_count: int) -> Order:
-        """A new random order of the blocks."""
+    @staticmethod
+    def shuffle(block_bytes: int, block_count: int, seed: int) -> Order:
+        """A random order of the blocks, the same in every process that has the seed."""
+        random = np.random.default_rng(seed)
         offsets = np.arange(block_count, dtype=np.uint64) * np.uint64(block_bytes)
-        return Order(*(self._random.permutation(offsets) for _ in range(3)))
+        return Order(*(random.permutation(offsets) for _ in range(3)))
 
     def forget(self) -> None:
         """Makes the target's bytes stale."""

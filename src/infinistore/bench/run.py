@@ -13,7 +13,14 @@ from infinistore.bench.figures import Case, make_case
 from infinistore.bench.limits import MEMCPY, SOCKETS, STREAMING, CopyLimit, StreamLimit
 from infinistore.bench.memory import Arena, shared_memory
 from infinistore.bench.report import Row, make_rows
-from infinistore.bench.rounds import CaseResult, Contender, load_average, measure
+from infinistore.bench.rounds import (
+    CaseResult,
+    Contender,
+    Entrant,
+    InProcess,
+    load_average,
+    measure,
+)
 from infinistore.bench.store import BenchServer, StoreContender, Transport
 from infinistore.units import format_bytes
 
@@ -60,15 +67,15 @@ def run(options: Options, on_step: Callable[[str], None] = lambda step: None) ->
         for size in options.block_sizes
     ]
     arena = Arena(max(case.pass_bytes for case in cases), options.seed)
-    with _contenders(options, arena, on_step) as contenders:
+    with entrants(options, arena, on_step) as taking_part:
         for case in cases:
             on_step(describe(case))
             result = measure(
                 case,
-                contenders,
-                arena,
+                taking_part,
                 options.rounds,
                 WARM_UPS,
+                seed=options.seed,
                 on_round=lambda: on_step(""),
             )
             results.append(result)
@@ -91,30 +98,35 @@ def describe(case: Case) -> str:
 
 
 @contextlib.contextmanager
-def _contenders(
+def entrants(
     options: Options, arena: Arena, on_step: Callable[[str], None]
-) -> Iterator[Sequence[Contender]]:
+) -> Iterator[Sequence[Entrant]]:
+    """The limits of the options' transports, and a client of each; they share the arena."""
     with contextlib.ExitStack() as cleanup:
-        found: list[Contender] = []
+        found: list[Entrant] = []
 
         def add(contender: Contender) -> None:
             cleanup.callback(contender.close)
-            found.append(contender)
+            found.append(InProcess(contender, arena))
 
-        url, server_pid = options.url, None
+        url, far_pids = options.url, tuple[int, ...]()
         if not url:
             on_step("starting a server")
             server = BenchServer(POOL_SHARE * arena.source.size + POOL_SLACK)
             cleanup.callback(server.close)
-            url, server_pid = server.url, server.pid
+            url, far_pids = server.url, (server.pid,)
         if "shm" in options.transports:
             middle = shared_memory(arena.source.size)
             add(CopyLimit(arena, middle, nontemporal=False))
             add(CopyLimit(arena, middle, nontemporal=True))
         if "tcp" in options.transports:
-            add(StreamLimit(arena))
+            add(StreamLimit(arena, 2))
         for transport in options.transports:
-            add(StoreContender(url, options.token, transport, arena, server_pid))
+            add(
+                StoreContender(
+                    arena, url=url, token=options.token, transport=transport, far_pids=far_pids
+                )
+            )
         yield found
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from infinistore.bench.process import ChildProcess
+from infinistore.bench.rounds import each_timed
 from infinistore.errors import InfiniStoreError, SetupError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 Transport = Literal["shm", "tcp"]
 
 START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 10.0
 POPULATE_TIMEOUT_S = 60.0
 READY = re.compile(r"infinistore ready data=(\S+) ")
 NAMESPACE = "infinistore-bench"
@@ -34,21 +34,19 @@ NAMESPACE = "infinistore-bench"
 class BenchServer:
     """`python -m infinistore.server` on free ports, ended by close(), its pool populated."""
 
-    def __init__(self, pool_bytes: int) -> None:
+    def __init__(self, pool_bytes: int, arguments: Sequence[str] = ()) -> None:
         # Short, as a unix socket's path has to fit 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="infinistore-"))
-        self._log = self._folder / "log"
         command = [
             *(sys.executable, "-m", "infinistore.server", "--host=127.0.0.1", "--port=0"),
             *("--admin-port=0", f"--pool={pool_bytes}"),
             f"--unix-socket={self._folder / 'socket'}",
+            *arguments,
         ]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
-            )
-        self.pid = self._process.pid
         try:
+            name = "the server for the benchmark"
+            self._process = ChildProcess(name, command, self._folder / "log")
+            self.pid = self._process.pid
             self.url = f"infinistore://{self._read_address()}"
             self._wait_populated(pool_bytes)
         except BaseException:
@@ -56,20 +54,10 @@ class BenchServer:
             raise
 
     def _read_address(self) -> str:
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        text = b""
-        while b"\n" not in text:
-            wait_s = deadline - time.monotonic()
-            readable = wait_s > 0 and select.select([self._process.stdout], [], [], wait_s)[0]
-            chunk = os.read(self._process.stdout.fileno(), 4096) if readable else b""
-            if not chunk:
-                log = self._log.read_text(errors="replace")[-2000:]
-                raise SetupError(f"the server for the benchmark did not start:\n{log}")
-            text += chunk
-        found = READY.match(text.decode())
+        line = self._process.read_line(START_TIMEOUT_S)
+        found = READY.match(line)
         if found is None:
-            raise SetupError(f"not the readiness line of a server: {text.decode().strip()!r}")
+            raise SetupError(f"not the readiness line of a server: {line!r}")
         return found[1]
 
     def _wait_populated(self, pool_bytes: int) -> None:
@@ -86,29 +74,35 @@ class BenchServer:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        if hasattr(self, "_process"):
+            self._process.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class StoreContender:
-    """One client: a pass writes new keys or reads them back, all batches submitted, then sync()."""
+    """One client: a pass writes new keys and reads them back.
+
+    With `waits` each batch is waited for before the next, and its time is told; otherwise all are
+    submitted, then sync().
+    """
 
     def __init__(
-        self, url: str, token: str | None, transport: Transport, arena: Arena, far_pid: int | None
+        self,
+        arena: Arena,
+        *,
+        url: str,
+        transport: Transport,
+        name: str = "",
+        token: str | None = None,
+        far_pids: tuple[int, ...] = (),
+        waits: bool = False,
     ) -> None:
         import infinistore
 
-        self.name: str = transport
-        self.far_pid = far_pid
+        self.name: str = name or transport
+        self.far_pids = far_pids
         self._arena = arena
+        self._waits = waits
         self._client: Client = infinistore.connect(
             url, namespace=NAMESPACE, token=token, transport=transport
         )
@@ -120,29 +114,53 @@ class StoreContender:
         self._passes += 1
         stem = f"{os.getpid()}-{self.name}-{self._passes}-"
         self._keys = [f"{stem}{index}".encode() for index in range(case.block_count)]
-        self._block_bytes = case.block_bytes
-        self._writes = self._batches(case, order.source)
-        self._reads = self._batches(case, order.target)
-
-    def _batches(self, case: Case, offsets: Offsets) -> list[Blocks]:
-        from infinistore import Blocks
-
-        return [
-            Blocks(
-                self._keys[first : first + case.batch_blocks], offsets[first:][: case.batch_blocks]
-            )
-            for first in range(0, case.block_count, case.batch_blocks)
+        self._batch_blocks = case.batch_blocks
+        size = case.block_bytes
+        self._writes = [
+            partial(self._client.write_cache, self._arena.source, blocks, size, unit="bytes")
+            for blocks in self._batches(order.source)
+        ]
+        self._reads = [
+            partial(self._client.read_cache, self._arena.target, blocks, size, unit="bytes")
+            for blocks in self._batches(order.target)
         ]
 
-    def write(self) -> None:
-        for blocks in self._writes:
-            self._client.write_cache(self._arena.source, blocks, self._block_bytes, unit="bytes")
+    def _key_batches(self) -> list[list[bytes]]:
+        step = self._batch_blocks
+        return [self._keys[first : first + step] for first in range(0, len(self._keys), step)]
+
+    def _batches(self, offsets: Offsets) -> list[Blocks]:
+        from infinistore import Blocks
+
+        step = self._batch_blocks
+        return [
+            Blocks(keys, offsets[index * step : (index + 1) * step])
+            for index, keys in enumerate(self._key_batches())
+        ]
+
+    def write(self) -> Sequence[float]:
+        return self._move(self._writes)
+
+    def read(self) -> Sequence[float]:
+        return self._move(self._reads)
+
+    def _move(self, batches: Sequence[Callable[[], object]]) -> Sequence[float]:
+        if self._waits:
+            return each_timed(partial(self._call_and_sync, batch) for batch in batches)
+        for batch in batches:
+            batch()
+        self._client.sync()
+        return ()
+
+    def _call_and_sync(self, batch: Callable[[], object]) -> None:
+        batch()
         self._client.sync()
 
-    def read(self) -> None:
-        for blocks in self._reads:
-            self._client.read_cache(self._arena.target, blocks, self._block_bytes, unit="bytes")
-        self._client.sync()
+    def exists(self) -> Sequence[float]:
+        return each_timed(partial(self._client.exists, keys) for keys in self._key_batches())
+
+    def match_prefix(self) -> Sequence[float]:
+        return each_timed(partial(self._client.match_prefix, keys) for keys in self._key_batches())
 
     def clean(self) -> None:
         """Erases what this pass wrote, so that the next finds room without an eviction."""

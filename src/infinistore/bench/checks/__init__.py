@@ -1,0 +1,1 @@
+"""What `infinistore bench --check` holds against targets: each check finds lines, one a target."""

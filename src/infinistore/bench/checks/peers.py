@@ -1,0 +1,124 @@
+"""Targets beside peers: ahead of each on its kind of transport, of some by a factor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from infinistore.bench.checks.line import Line, ahead, not_measured
+from infinistore.bench.checks.scope import MIB, Scope
+from infinistore.bench.child import Fleet, Recipe
+from infinistore.bench.figures import (
+    MOVES,
+    Case,
+    Figure,
+    Verb,
+    batch_p99,
+    latency,
+    rate,
+    ratios,
+)
+from infinistore.bench.peers.table import PEERS, Peer, started
+from infinistore.bench.report import show
+from infinistore.bench.rounds import CaseResult, Entrant, measure
+from infinistore.bench.run import POOL_SHARE, POOL_SLACK
+from infinistore.bench.store import BenchServer
+from infinistore.units import format_bytes
+
+KIB = 1024
+# Blocks, batches and bytes of a pass. Small blocks move fewer bytes: some peers take seconds.
+CASES = (
+    Case(4 * KIB, 8_000, 1_000),
+    Case(64 * KIB, 1_024, 128),
+    Case(MIB, 64, 8),
+)
+WARM_UPS = 1
+# Factors in throughput by the peer's package, transport and block size; elsewhere ahead is enough.
+FACTORS: dict[tuple[str, str, int], float] = {
+    ("mooncake", "tcp", 4 * KIB): 10.0,
+    ("mooncake", "tcp", 64 * KIB): 3.0,
+    ("redis", "tcp", 4 * KIB): 3.0,
+    ("redis", "tcp", 64 * KIB): 3.0,
+    ("nixl", "shm", 4 * KIB): 2.5,
+    ("nixl", "shm", 64 * KIB): 2.5,
+    ("nixl", "shm", MIB): 2.5,
+}
+
+
+def find(scope: Scope) -> list[Line]:
+    """Two lines, throughput and p99 of batches, for each peer, verb and size."""
+    options = scope.options
+    peers = [peer for peer in PEERS if peer.transport in options.transports]
+    cases = [case for case in CASES if case.block_bytes in options.block_sizes]
+    if not cases:
+        return []
+    arena_bytes = max(case.pass_bytes for case in cases)
+    with contextlib.ExitStack() as cleanup:
+        running = cleanup.enter_context(
+            started(peers, scope.peers, scope.logs, arena_bytes, options.seed, scope.on_step)
+        )
+        taking_part: list[Entrant] = [*running.fleets.values()]
+        server = BenchServer(POOL_SHARE * arena_bytes + POOL_SLACK)
+        cleanup.callback(server.close)
+        for transport in options.transports:
+            fleet = ours(scope, server, transport, arena_bytes)
+            cleanup.callback(fleet.close)
+            taking_part.append(fleet)
+        results = []
+        for case in cases:
+            scope.on_step(f"peers, blocks of {format_bytes(case.block_bytes)}")
+            results.append(measure(case, taking_part, scope.rounds, WARM_UPS, seed=options.seed))
+    return lines_of(peers, running.missing, results)
+
+
+def ours(scope: Scope, server: BenchServer, transport: str, arena_bytes: int) -> Fleet:
+    """One client of ours in a process of its own, that waits for each batch as the peers do."""
+    arguments = {"url": server.url, "transport": transport, "waits": True}
+    recipe = Recipe(
+        "infinistore.bench.store:StoreContender", arena_bytes, scope.options.seed, arguments
+    )
+    return Fleet(transport, [recipe], scope.logs / "ours.log", far_pids=(server.pid,))
+
+
+def lines_of(
+    peers: Sequence[Peer], missing: dict[str, str], results: Sequence[CaseResult]
+) -> list[Line]:
+    """The lines of all peers; one that did not run has a single line, which is short."""
+    lines = []
+    for peer in peers:
+        if peer.name in missing:
+            lines.append(not_measured(f"beside {peer.name}", missing[peer.name], "ahead"))
+            continue
+        for result in results:
+            for verb in MOVES:
+                lines += pair_of(peer, result, verb)
+    return lines
+
+
+def pair_of(peer: Peer, result: CaseResult, verb: Verb) -> list[Line]:
+    """Throughput, then p99 of batches."""
+    case = result.case
+    mine, theirs = (result.samples[name, verb] for name in (peer.transport, peer.name))
+    what = f"{peer.transport} {verb} {format_bytes(case.block_bytes)}"
+    factor = FACTORS.get((peer.package, peer.transport, case.block_bytes), 1.0)
+    ratio, target, is_ok = ahead(Figure.interval_of(ratios(mine, theirs)), factor)
+    throughput = Line(
+        what,
+        f"{show(rate(case, mine))} GB/s",
+        f"{show(rate(case, theirs))} GB/s {peer.name}",
+        ratio,
+        target,
+        is_ok,
+    )
+    ratio, target, is_ok = ahead(Figure.interval_of(ratios(mine, theirs, batch_p99)), 1.0)
+    return [
+        throughput,
+        Line(
+            f"{what}, p99 of {case.batch_blocks}",
+            f"{latency(mine, 0.99).median * 1e3:.2f} ms",
+            f"{latency(theirs, 0.99).median * 1e3:.2f} ms {peer.name}",
+            ratio,
+            target,
+            is_ok,
+        ),
+    ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from infinistore.bench.process import ChildProcess
 from infinistore.bench.rounds import each_timed
-from infinistore.errors import InfiniStoreError, SetupError
+from infinistore.errors import CorruptError, InfiniStoreError, SetupError
 
 if TYPE_CHECKING:
     from infinistore import Blocks, Client
@@ -157,10 +157,22 @@ class StoreContender:
         self._client.sync()
 
     def exists(self) -> Sequence[float]:
-        return each_timed(partial(self._client.exists, keys) for keys in self._key_batches())
+        return self._look_up(self._client.exists, lambda keys: [True] * len(keys))
 
     def match_prefix(self) -> Sequence[float]:
-        return each_timed(partial(self._client.match_prefix, keys) for keys in self._key_batches())
+        return self._look_up(self._client.match_prefix, len)
+
+    def _look_up(
+        self, verb: Callable[[list[bytes]], object], wanted: Callable[[list[bytes]], object]
+    ) -> Sequence[float]:
+        taken = []
+        for keys in self._key_batches():
+            start = time.perf_counter()
+            found = verb(keys)
+            taken.append(time.perf_counter() - start)
+            if found != wanted(keys):
+                raise CorruptError(f"{self.name}: a lookup missed keys that are there")
+        return taken
 
     def clean(self) -> None:
         """Erases what this pass wrote, so that the next finds room without an eviction."""

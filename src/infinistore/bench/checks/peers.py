@@ -20,17 +20,17 @@ from infinistore.bench.figures import (
 )
 from infinistore.bench.peers.table import PEERS, Peer, started
 from infinistore.bench.report import show
-from infinistore.bench.rounds import CaseResult, Entrant, measure
+from infinistore.bench.rounds import CaseResult, measure
 from infinistore.bench.run import POOL_SHARE, POOL_SLACK
 from infinistore.bench.store import BenchServer
 from infinistore.units import format_bytes
 
 KIB = 1024
-# Blocks, batches and bytes of a pass. Small blocks move fewer bytes: some peers take seconds.
+# 16 batches of 4 MiB a pass: beyond the caches, and enough for a p99 to be more than one value.
 CASES = (
-    Case(4 * KIB, 8_000, 1_000),
-    Case(64 * KIB, 1_024, 128),
-    Case(MIB, 64, 8),
+    Case(4 * KIB, 16_000, 1_000),
+    Case(64 * KIB, 1_024, 64),
+    Case(MIB, 64, 4),
 )
 WARM_UPS = 1
 # Factors in throughput by the peer's package, transport and block size; elsewhere ahead is enough.
@@ -53,22 +53,31 @@ def find(scope: Scope) -> list[Line]:
     if not cases:
         return []
     arena_bytes = max(case.pass_bytes for case in cases)
+    lines = []
     with contextlib.ExitStack() as cleanup:
-        running = cleanup.enter_context(
-            started(peers, scope.peers, scope.logs, arena_bytes, options.seed, scope.on_step)
-        )
-        taking_part: list[Entrant] = [*running.fleets.values()]
         server = BenchServer(POOL_SHARE * arena_bytes + POOL_SLACK)
         cleanup.callback(server.close)
+        fleets = {}
         for transport in options.transports:
-            fleet = ours(scope, server, transport, arena_bytes)
-            cleanup.callback(fleet.close)
-            taking_part.append(fleet)
-        results = []
-        for case in cases:
-            scope.on_step(f"peers, blocks of {format_bytes(case.block_bytes)}")
-            results.append(measure(case, taking_part, scope.rounds, WARM_UPS, seed=options.seed))
-    return lines_of(peers, running.missing, results)
+            fleets[transport] = ours(scope, server, transport, arena_bytes)
+            cleanup.callback(fleets[transport].close)
+        for peer in peers:
+            lines += beside(scope, peer, fleets[peer.transport], cases)
+    return lines
+
+
+def beside(scope: Scope, peer: Peer, mine: Fleet, cases: Sequence[Case]) -> list[Line]:
+    """Ours and one peer in turns and nobody else, so that a ratio is of direct neighbours.
+
+    A peer that does not run has a single line, which is short.
+    """
+    arena_bytes, seed = max(case.pass_bytes for case in cases), scope.options.seed
+    with started([peer], scope.peers, scope.logs, arena_bytes, seed, scope.on_step) as running:
+        if peer.name in running.missing:
+            return [not_measured(f"beside {peer.name}", running.missing[peer.name], "ahead")]
+        pair = [running.fleets[peer.name], mine]
+        results = [measure(case, pair, scope.rounds, WARM_UPS, seed=seed) for case in cases]
+    return [line for result in results for verb in MOVES for line in pair_of(peer, result, verb)]
 
 
 def ours(scope: Scope, server: BenchServer, transport: str, arena_bytes: int) -> Fleet:
@@ -78,21 +87,6 @@ def ours(scope: Scope, server: BenchServer, transport: str, arena_bytes: int) ->
         "infinistore.bench.store:StoreContender", arena_bytes, scope.options.seed, arguments
     )
     return Fleet(transport, [recipe], scope.logs / "ours.log", far_pids=(server.pid,))
-
-
-def lines_of(
-    peers: Sequence[Peer], missing: dict[str, str], results: Sequence[CaseResult]
-) -> list[Line]:
-    """The lines of all peers; one that did not run has a single line, which is short."""
-    lines = []
-    for peer in peers:
-        if peer.name in missing:
-            lines.append(not_measured(f"beside {peer.name}", missing[peer.name], "ahead"))
-            continue
-        for result in results:
-            for verb in MOVES:
-                lines += pair_of(peer, result, verb)
-    return lines
 
 
 def pair_of(peer: Peer, result: CaseResult, verb: Verb) -> list[Line]:

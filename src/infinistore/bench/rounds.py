@@ -129,7 +129,7 @@ def measure(
 
     Raises `CorruptError` if an entrant brought back other bytes than it was given.
     """
-    result = CaseResult(case)
+    result = CaseResult(case, {(one.name, verb): [] for one in entrants for verb in verbs})
     for number in range(warm_ups + rounds):
         # Another one begins each time, so that no one always follows the same neighbour's caches.
         first = number % len(entrants)
@@ -143,7 +143,7 @@ def measure(
             result.blocks_verified += found.blocks
             if number >= warm_ups:
                 for verb, sample in found.samples.items():
-                    result.samples.setdefault((entrant.name, verb), []).append(sample)
+                    result.samples[entrant.name, verb].append(sample)
         on_round()
     return result
 

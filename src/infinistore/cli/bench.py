@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from infinistore.cli import bench_sweep
 from infinistore.errors import ConfigError
 from infinistore.units import parse_bytes
 
@@ -124,6 +125,9 @@ def command(
     found = _run_with_progress(options)
     _print_table(found)
     _write_table(found, files)
+
+
+command.add_command(bench_sweep.command)
 
 
 def _write_table(found: Run, files: Files) -> None:

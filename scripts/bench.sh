@@ -6,5 +6,5 @@ case " $* " in
   *" --check "*) name=bench-check ;;
   *) name=bench ;;
 esac
-stage "benchmark" 10 infinistore bench --json "build/$name.json" --markdown "build/$name.md" "$@"
+stage "benchmark" 20 infinistore bench --json "build/$name.json" --markdown "build/$name.md" "$@"
 say "the table is in build/$name.md, everything else in build/$name.json"

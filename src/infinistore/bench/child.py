@@ -98,6 +98,12 @@ class Fleet:
         wrong = sum(answer["wrong"] for answer in self._ask({"do": "finish"}))
         return Pass(samples, count * len(self._children), wrong)
 
+    def touch(self, size: int) -> None:
+        """Has every child, one after another, use `size` bytes of the pool once."""
+        for child in self._children:
+            child.write_line(json.dumps({"do": "touch", "size": size}))
+            _answer_of(child, ANSWER_TIMEOUT_S)
+
     def _ask(self, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         line = json.dumps(order)
         for child in self._children:
@@ -151,6 +157,9 @@ class _Obeyer:
             )
             self._contender.prepare(self._case, self._order)
             self._arena.forget()
+            return {}
+        if order["do"] == "touch":
+            self._contender.touch(order["size"])
             return {}
         if order["do"] == "finish":
             wrong = self._arena.wrong_blocks(self._order, self._case.block_bytes)

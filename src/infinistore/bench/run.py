@@ -122,11 +122,12 @@ def entrants(
         if "tcp" in options.transports:
             add(StreamLimit(arena, 2))
         for transport in options.transports:
-            add(
-                StoreContender(
-                    arena, url=url, token=options.token, transport=transport, far_pids=far_pids
-                )
+            client = StoreContender(
+                arena, url=url, token=options.token, transport=transport, far_pids=far_pids
             )
+            add(client)
+            if transport == "shm" and far_pids:  # a server of others keeps what it holds
+                client.touch(POOL_SHARE * arena.source.size)
         yield found
 
 

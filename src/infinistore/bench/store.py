@@ -29,6 +29,7 @@ START_TIMEOUT_S = 30.0
 POPULATE_TIMEOUT_S = 60.0
 READY = re.compile(r"infinistore ready data=(\S+) ")
 NAMESPACE = "infinistore-bench"
+TOUCH_BLOCK_BYTES, TOUCH_BATCH_BLOCKS = 1024**2, 64
 
 
 class BenchServer:
@@ -108,6 +109,25 @@ class StoreContender:
         )
         self._passes = 0
         self._keys: list[bytes] = []
+
+    def touch(self, size: int) -> None:
+        """Uses `size` bytes of the pool once.
+
+        A client maps a part of it when it first gets there, which one that lives for days has
+        behind it; several clients of a benchmark would still be at it in every round.
+        """
+        import numpy as np
+
+        from infinistore import Blocks
+
+        block_bytes = min(TOUCH_BLOCK_BYTES, self._arena.source.size)
+        keys = [f"{os.getpid()}-touch-{at}".encode() for at in range(0, size, block_bytes)]
+        for first in range(0, len(keys), TOUCH_BATCH_BLOCKS):
+            batch = keys[first : first + TOUCH_BATCH_BLOCKS]
+            blocks = Blocks(batch, np.zeros(len(batch), np.uint64))
+            self._client.write_cache(self._arena.source, blocks, block_bytes, unit="bytes")
+            self._client.sync()
+        self._client.delete(keys)
 
     def prepare(self, case: Case, order: Order) -> None:
         # Not equal to any key before, or nothing would be moved.

@@ -8,6 +8,8 @@ Three series, each a line through the space of cases rather than all of it, whic
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +63,13 @@ class Plan:
     rounds: int = 5
     seed: int = 1
     peers: Path = Path("build/peers")
+    budget_s: float = 900.0
 
 
 def quick(plan: Plan) -> Plan:
     """A subset that takes a tenth of the time."""
-    return Plan(
-        QUICK_SIZES, QUICK_BATCHES, QUICK_CLIENTS, plan.transports, 3, plan.seed, plan.peers
+    return dataclasses.replace(
+        plan, sizes=QUICK_SIZES, batches=QUICK_BATCHES, clients=QUICK_CLIENTS, rounds=3
     )
 
 
@@ -94,10 +97,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """All points, and the peers that did not run, with the reason."""
+    """All points; the peers that did not run, with the reason; the cases without time for them."""
 
     points: list[Point]
     missing: dict[str, str]
+    left_out: list[str]
     blocks_verified: int
 
 
@@ -171,6 +175,7 @@ class Sweeper:
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._plan, self._logs, self._cleanup, self._on_step = plan, logs, cleanup, on_step
+        self._end_s = time.monotonic() + plan.budget_s
         on_step("starting a server")
         bytes_at_once = max(case.pass_bytes for case in [*batch_cases(plan), *usual_cases(plan)])
         self._arena_bytes = bytes_at_once
@@ -181,6 +186,7 @@ class Sweeper:
         ]
         self._limits = self._make_limits()
         self.blocks_verified = 0
+        self.left_out: list[str] = []
 
     def _fleet(
         self, transport: Transport, count: int, name: str, until: contextlib.ExitStack
@@ -195,6 +201,8 @@ class Sweeper:
         log = self._logs / f"{transport}-{count}.log"
         fleet = Fleet(name, [recipe] * count, log, far_pids=(self._server.pid,))
         until.callback(fleet.close)
+        if transport == "shm":
+            fleet.touch(POOL_SHARE * self._arena_bytes)
         return fleet
 
     def _make_limits(self) -> list[Entrant]:
@@ -210,8 +218,14 @@ class Sweeper:
         return [InProcess(contender, arena) for contender in found]
 
     def _measure(
-        self, case: Case, entrants: Sequence[Entrant], verbs: Sequence[Verb] = MOVES
+        self, case: Case, about: str, entrants: Sequence[Entrant], verbs: Sequence[Verb] = MOVES
     ) -> CaseResult:
+        """Nothing once the time is over."""
+        about = f"{describe(case)}, {about}"
+        if time.monotonic() > self._end_s:
+            self.left_out.append(about)
+            return CaseResult(case)
+        self._on_step(about)
         found = measure(
             case, entrants, self._plan.rounds, WARM_UPS, seed=self._plan.seed, verbs=verbs
         )
@@ -221,8 +235,8 @@ class Sweeper:
     def batches(self) -> Iterator[Point]:
         """One client: every verb, every size, every batch."""
         for case in batch_cases(self._plan):
-            self._on_step(f"{describe(case)}, one client")
-            yield from points_of("batches", self._measure(case, self._one_client, VERBS))
+            found = self._measure(case, "one client", self._one_client, VERBS)
+            yield from points_of("batches", found)
 
     def clients(self) -> Iterator[Point]:
         """1 to 8 clients in turns, at the usual batches; the same bytes in all for any number."""
@@ -235,8 +249,8 @@ class Sweeper:
                     fleets[name] = (transport, count)
                     entrants.append(self._fleet(transport, count, name, until))
             for case in usual_cases(self._plan):
-                self._on_step(f"{describe(case)}, {max(self._plan.clients)} clients at most")
-                found = self._measure(case, entrants, VERBS)
+                about = f"{max(self._plan.clients)} clients at most"
+                found = self._measure(case, about, entrants, VERBS)
                 for (name, verb), samples in found.samples.items():
                     transport, count = fleets[name]
                     yield point_of("clients", transport, verb, case, count, samples)
@@ -255,8 +269,8 @@ class Sweeper:
             missing.update(running.missing)
             entrants = [*self._limits, *self._one_client, *running.fleets.values()]
             for case in cases:
-                self._on_step(f"{describe(case)}, with limits and peers")
-                yield from points_of("peers", self._measure(case, entrants))
+                found = self._measure(case, "limits and peers", entrants)
+                yield from points_of("peers", found)
 
 
 def describe(case: Case) -> str:
@@ -270,4 +284,4 @@ def run_sweep(plan: Plan, logs: Path, on_step: Callable[[str], None] = lambda st
     with contextlib.ExitStack() as cleanup:
         sweeper = Sweeper(plan, logs, cleanup, on_step)
         points = [*sweeper.peers(missing), *sweeper.batches(), *sweeper.clients()]
-        return Sweep(points, missing, sweeper.blocks_verified)
+        return Sweep(points, missing, sweeper.left_out, sweeper.blocks_verified)

@@ -38,6 +38,7 @@ def as_json(
         "settings": dict(settings),
         "blocks_verified": sweep.blocks_verified,
         "missing": sweep.missing,
+        "left_out": sweep.left_out,
         "points": [asdict(point) for point in sweep.points],
     }
 
@@ -49,6 +50,8 @@ def as_markdown(sweep: Sweep, machine: Mapping[str, str], settings: Mapping[str,
     if sweep.missing:
         gone = "; ".join(f"{name}: {why}" for name, why in sweep.missing.items())
         parts.append(f"Not measured: {gone}.\n")
+    if sweep.left_out:
+        parts.append(f"No time was left for: {'; '.join(sweep.left_out)}.\n")
     for series, title in TITLES.items():
         rows = [cells(point) for point in in_order(sweep.points, series)]
         table = [HEADINGS, ("---",) * len(HEADINGS), *rows]

@@ -106,6 +106,8 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
+    if (checks or quick) and not check:
+        raise click.UsageError("--only and --quick go with --check")
     for size in block_sizes:
         if not 1 <= size <= working_set:
             raise click.BadParameter(f"a block of {size} bytes is not within the working set")
@@ -120,7 +122,7 @@ def command(
         rounds=rounds or (ROUNDS if not check else QUICK_ROUNDS if quick else CHECK_ROUNDS),
     )
     files = Files(json_file, markdown_file)
-    if check or checks:
+    if check:
         sys.exit(_check(options, checks, quick, peers, bench_store, files))
     found = _run_with_progress(options)
     _print_table(found)

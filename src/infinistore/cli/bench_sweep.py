@@ -21,6 +21,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 1000),
               help="Timed rounds of each case, after one that is not.")  # fmt: skip
+@click.option(
+    "--budget", "budget_min", default=15.0, show_default=True, type=click.FloatRange(min=0),
+    metavar="MINUTES", help="Begin no case after so long; say what is left out.",
+)  # fmt: skip
 @click.option("--peers", default="build/peers", show_default=True, metavar="FOLDER",
               type=click.Path(file_okay=False, path_type=Path),
               help="Where `make peers` has installed them.")  # fmt: skip
@@ -31,6 +35,7 @@ def command(
     quick: bool,
     transports: tuple[Any, ...],
     rounds: int,
+    budget_min: float,
     peers: Path,
     json_file: Path | None,
     markdown_file: Path | None,
@@ -48,7 +53,12 @@ def command(
     from infinistore.bench.run import describe_machine
 
     chosen = tuple(name for name in ("shm", "tcp") if name in (transports or TRANSPORTS))
-    plan = sweep.Plan(transports=chosen, rounds=rounds, peers=peers)  # type: ignore[arg-type]
+    plan = sweep.Plan(
+        transports=chosen,  # type: ignore[arg-type]
+        rounds=rounds,
+        peers=peers,
+        budget_s=60 * budget_min,
+    )
     if quick:
         plan = sweep.quick(plan)
     before = load_average()

@@ -58,7 +58,10 @@ def fleet_of(scope: Scope, server: BenchServer, transport: str, count: int) -> F
         "infinistore.bench.store:StoreContender", PASS_BYTES // count, scope.options.seed, arguments
     )
     log = scope.logs / f"clients-{count}.log"
-    return Fleet(str(count), [recipe] * count, log, far_pids=(server.pid,))
+    fleet = Fleet(str(count), [recipe] * count, log, far_pids=(server.pid,))
+    if transport == "shm":
+        fleet.touch(POOL_SHARE * PASS_BYTES)
+    return fleet
 
 
 def line_of(results: CaseResult, transport: str, count: int, verb: Verb) -> Line:

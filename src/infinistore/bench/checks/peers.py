@@ -86,7 +86,10 @@ def ours(scope: Scope, server: BenchServer, transport: str, arena_bytes: int) ->
     recipe = Recipe(
         "infinistore.bench.store:StoreContender", arena_bytes, scope.options.seed, arguments
     )
-    return Fleet(transport, [recipe], scope.logs / "ours.log", far_pids=(server.pid,))
+    fleet = Fleet(transport, [recipe], scope.logs / "ours.log", far_pids=(server.pid,))
+    if transport == "shm":
+        fleet.touch(POOL_SHARE * arena_bytes)
+    return fleet
 
 
 def pair_of(peer: Peer, result: CaseResult, verb: Verb) -> list[Line]:

@@ -64,6 +64,7 @@ class Plan:
     seed: int = 1
     peers: Path = Path("build/peers")
     budget_s: float = 900.0
+    pass_bytes: int = PASS_BYTES
 
 
 def quick(plan: Plan) -> Plan:
@@ -108,7 +109,7 @@ class Sweep:
 def batch_cases(plan: Plan) -> list[Case]:
     """Every size with every batch that holds no more than BATCH_BYTES_MAX."""
     return [
-        sweep_case(size, batch)
+        sweep_case(size, batch, plan.pass_bytes)
         for size in plan.sizes
         for batch in plan.batches
         if size * batch <= BATCH_BYTES_MAX
@@ -118,14 +119,16 @@ def batch_cases(plan: Plan) -> list[Case]:
 def usual_cases(plan: Plan) -> list[Case]:
     """Every size at its usual batch."""
     return [
-        sweep_case(size, min(USUAL_BATCH_BLOCKS, max(1, USUAL_BATCH_BYTES // size)))
+        sweep_case(
+            size, min(USUAL_BATCH_BLOCKS, max(1, USUAL_BATCH_BYTES // size)), plan.pass_bytes
+        )
         for size in plan.sizes
     ]
 
 
-def sweep_case(block_bytes: int, batch_blocks: int) -> Case:
+def sweep_case(block_bytes: int, batch_blocks: int, pass_bytes: int) -> Case:
     """Whole batches, one at least."""
-    batches = min(PASS_BATCHES, max(1, PASS_BYTES // (block_bytes * batch_blocks)))
+    batches = min(PASS_BATCHES, max(1, pass_bytes // (block_bytes * batch_blocks)))
     return Case(block_bytes, batches * batch_blocks, batch_blocks)
 
 

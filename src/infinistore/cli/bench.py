@@ -155,6 +155,8 @@ def _check(
     from infinistore.bench.checks.report import as_json, as_markdown, summary
     from infinistore.bench.checks.scope import Scope
     from infinistore.bench.checks.table import CHECKS, Found, run_checks
+    from infinistore.bench.rounds import load_average
+    from infinistore.bench.run import describe_machine
 
     unknown = set(names) - {check.name for check in CHECKS}
     if unknown:
@@ -166,6 +168,7 @@ def _check(
         for line in as_text(found.lines):
             click.echo(f"  {line}")
 
+    before = load_average()
     with tempfile.TemporaryDirectory(prefix="infinistore-bench-") as logs:
         scope = Scope(
             options=options,
@@ -178,10 +181,15 @@ def _check(
         chosen = [check for check in CHECKS if not names or check.name in names]
         found = run_checks(chosen, scope, say)
     click.echo(summary(found))
+    about = {
+        **describe_machine(),
+        "rounds": str(options.rounds),
+        "load average": f"{before:.1f} before, {load_average():.1f} after",
+    }
     if files.json is not None:
-        files.json.write_text(json.dumps(as_json(found), indent=1) + "\n")
+        files.json.write_text(json.dumps(as_json(found, about), indent=1) + "\n")
     if files.markdown is not None:
-        files.markdown.write_text(as_markdown(found))
+        files.markdown.write_text(as_markdown(found, about))
     return EXIT_SHORT if any(not line.ok for one in found for line in one.lines) else 0
 
 

@@ -16,8 +16,13 @@ TIMEOUT_S = 180.0
 
 _RATE = re.compile(r"^(?P<name>\S.*?)\s+(?P<rate>[\d.]+) M/s a core", re.M)
 _MEMORY = re.compile(r"^index memory\s+(?P<bytes>[\d.]+) bytes a key", re.M)
-# Verbs of lookups, each by its best line: one call a key, or many keys in one.
-LOOKUPS = ("exists, present", "exists, absent", "match_prefix")
+# Each kind of lookup by its best line: requests of many keys look them up in batches.
+LOOKUPS = {
+    "exists, present": re.compile(r"exists\b.*\bpresent"),
+    "exists, absent": re.compile(r"exists\b.*\babsent"),
+    "find": re.compile(r"find\b(?!.*all threads)"),
+    "match_prefix": re.compile(r"match_prefix\b"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,12 @@ def find(scope: Scope) -> list[Line]:
 
 
 def lines_of(figures: IndexFigures, keys: int) -> list[Line]:
-    """A line for each verb, and one for memory; a figure that is missing is short."""
+    """A line for each kind of lookup, and one for memory; a figure that is missing is short."""
     lines = []
     target = f">= {RATE_MIN_M_S:g} M/s"
-    for verb in LOOKUPS:
-        rates = {name: rate for name, rate in figures.rates.items() if name.startswith(verb)}
-        name = f"index {verb}, {keys:,} keys"
+    for lookup, pattern in LOOKUPS.items():
+        rates = {name: rate for name, rate in figures.rates.items() if pattern.match(name)}
+        name = f"index {lookup}, {keys:,} keys"
         if not rates:
             lines.append(not_measured(name, "bench_store printed no such line", target))
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +17,10 @@ def summary(found: Sequence[Found]) -> str:
     return f"{len(lines)} targets, {sum(not line.ok for line in lines)} short; {seconds:.0f} s"
 
 
-def as_json(found: Sequence[Found]) -> dict[str, Any]:
-    """Every line under its check."""
+def as_json(found: Sequence[Found], about: Mapping[str, str]) -> dict[str, Any]:
+    """Every line under its check; `about` says where and how they were found."""
     return {
+        "about": dict(about),
         "checks": [
             {
                 "name": one.check.name,
@@ -28,13 +29,14 @@ def as_json(found: Sequence[Found]) -> dict[str, Any]:
                 "lines": [{**asdict(line), "verdict": line.verdict} for line in one.lines],
             }
             for one in found
-        ]
+        ],
     }
 
 
-def as_markdown(found: Sequence[Found]) -> str:
-    """A table a check."""
+def as_markdown(found: Sequence[Found], about: Mapping[str, str]) -> str:
+    """A table a check, under a line that says where and how they were found."""
+    where = ", ".join(f"{name} {value}" for name, value in about.items())
     parts = [
         f"{one.check.name}: {one.check.about}\n\n{lines_as_markdown(one.lines)}" for one in found
     ]
-    return "\n".join([*parts, summary(found) + "\n"])
+    return "\n".join([f"{where}. {summary(found)}.\n", *parts])

@@ -27,6 +27,7 @@ from infinistore.bench.figures import (
     cpu_cost,
     latency,
 )
+from infinistore.bench.latency import measure_latencies, round_trip_probes, store_probes
 from infinistore.bench.limits import CopyLimit, StreamLimit
 from infinistore.bench.memory import Arena, shared_memory
 from infinistore.bench.peers.table import PEERS, started
@@ -97,10 +98,20 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One kind of single call, or a bare round trip: percentiles of each round, over the rounds."""
+
+    name: str
+    p50_s: Figure
+    p99_s: Figure
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
-    """All points; the peers that did not run, with the reason; the cases without time for them."""
+    """All points and calls; peers that did not run, and why; cases without time for them."""
 
     points: list[Point]
+    calls: list[Call]
     missing: dict[str, str]
     left_out: list[str]
     blocks_verified: int
@@ -235,6 +246,20 @@ class Sweeper:
         self.blocks_verified += found.blocks_verified
         return found
 
+    def calls(self) -> list[Call]:
+        """Bare round trips, single gets, and lookups of 1,000 keys, in turns."""
+        if time.monotonic() > self._end_s:
+            self.left_out.append("single calls")
+            return []
+        self._on_step("single calls and round trips")
+        with contextlib.ExitStack() as until:
+            probes = until.enter_context(round_trip_probes())
+            for transport in self._plan.transports:
+                url, seed = self._server.url, self._plan.seed
+                probes.update(until.enter_context(store_probes(url, None, transport, seed)))
+            found = measure_latencies(probes, self._plan.rounds)
+        return [Call(name, found.figure(name, 0.5), found.figure(name, 0.99)) for name in probes]
+
     def batches(self) -> Iterator[Point]:
         """One client: every verb, every size, every batch."""
         for case in batch_cases(self._plan):
@@ -286,5 +311,6 @@ def run_sweep(plan: Plan, logs: Path, on_step: Callable[[str], None] = lambda st
     missing: dict[str, str] = {}
     with contextlib.ExitStack() as cleanup:
         sweeper = Sweeper(plan, logs, cleanup, on_step)
+        calls = sweeper.calls()
         points = [*sweeper.peers(missing), *sweeper.batches(), *sweeper.clients()]
-        return Sweep(points, missing, sweeper.left_out, sweeper.blocks_verified)
+        return Sweep(points, calls, missing, sweeper.left_out, sweeper.blocks_verified)

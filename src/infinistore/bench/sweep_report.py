@@ -11,7 +11,7 @@ from infinistore.bench.limits import MEMCPY, SOCKET, SOCKETS, STREAMING
 from infinistore.bench.peers.table import PEERS
 from infinistore.bench.plot import Chart, Line
 from infinistore.bench.report import show, show_count
-from infinistore.bench.sweep import Point, Series, Sweep
+from infinistore.bench.sweep import Call, Point, Series, Sweep
 from infinistore.units import format_bytes
 
 TITLES: dict[Series, str] = {
@@ -39,6 +39,7 @@ def as_json(
         "blocks_verified": sweep.blocks_verified,
         "missing": sweep.missing,
         "left_out": sweep.left_out,
+        "calls": [asdict(call) for call in sweep.calls],
         "points": [asdict(point) for point in sweep.points],
     }
 
@@ -52,12 +53,26 @@ def as_markdown(sweep: Sweep, machine: Mapping[str, str], settings: Mapping[str,
         parts.append(f"Not measured: {gone}.\n")
     if sweep.left_out:
         parts.append(f"No time was left for: {'; '.join(sweep.left_out)}.\n")
+    parts.append("### Single calls, beside bare round trips\n")
+    parts.append(_table(("call", "p50 us", "p99 us"), [_call_cells(call) for call in sweep.calls]))
     for series, title in TITLES.items():
         rows = [cells(point) for point in in_order(sweep.points, series)]
-        table = [HEADINGS, ("---",) * len(HEADINGS), *rows]
         parts.append(f"### {title}\n")
-        parts.append("".join("| " + " | ".join(row) + " |\n" for row in table))
+        parts.append(_table(HEADINGS, rows))
     return "\n".join(parts)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    table = [headings, ("---",) * len(headings), *rows]
+    return "".join("| " + " | ".join(row) + " |\n" for row in table)
+
+
+def _call_cells(call: Call) -> tuple[str, ...]:
+    return (call.name, *(show(_scaled(figure, 1e6), 1) for figure in (call.p50_s, call.p99_s)))
+
+
+def _scaled(figure: Figure, factor: float) -> Figure:
+    return Figure(figure.median * factor, figure.low * factor, figure.high * factor)
 
 
 def in_order(points: Iterable[Point], series: Series) -> list[Point]:

@@ -11,7 +11,7 @@ import pytest
 from infinistore.bench import sweep, sweep_report
 from infinistore.bench.figures import Case, Figure, Sample
 from infinistore.bench.plot import COLOURS, Chart, Line, as_svg, decades
-from infinistore.bench.sweep import Plan, Point, Sweep
+from infinistore.bench.sweep import Call, Plan, Point, Sweep
 
 SVG = "{http://www.w3.org/2000/svg}"
 MIB = 1024**2
@@ -49,7 +49,10 @@ POINTS = [
     *(point("clients", "shm", "write", 65536, count, 7.0) for count in (1, 2)),
     point("batches", "tcp", "exists", 4096, 1, 1.0),
 ]  # fmt: skip
-FOUND = Sweep(POINTS, {"Redis TCP, mget": "not installed; run: make peer-redis"}, ["one case"], 99)
+CALLS = [Call("unix round trip", Figure(12e-6, 11e-6, 13e-6), Figure(30e-6, 29e-6, 31e-6))]
+FOUND = Sweep(
+    POINTS, CALLS, {"Redis TCP, mget": "not installed; run: make peer-redis"}, ["one case"], 99
+)
 
 
 def test_a_point_has_throughput_latency_and_cpu_of_its_rounds() -> None:
@@ -69,8 +72,9 @@ def test_tables_and_record_hold_every_point_and_what_is_missing() -> None:
     assert len(record["points"]) == len(POINTS)
     assert record["left_out"] == ["one case"]
     text = sweep_report.as_markdown(FOUND, {"CPU": "x"}, {"rounds": "5"})
-    assert text.count("\n| ") == 3 * 2 + len(POINTS)
+    assert text.count("\n| ") == 4 * 2 + len(CALLS) + len(POINTS)
     assert "make peer-redis" in text
+    assert "| unix round trip | 12.0 (11.0-13.0) | 30.0 (29.0-31.0) |" in text
     assert "No time was left for: one case" in text
     assert len(sweep_report.cells(POINTS[0])) == len(sweep_report.HEADINGS)
 
@@ -147,6 +151,11 @@ def test_a_tiny_sweep_of_our_transports_is_verified_and_complete(tmp_path: Path)
     }
     assert "make peer-mooncake" in found.missing["Mooncake TCP"]
     assert found.blocks_verified > 0
+    assert {call.name for call in found.calls} == {
+        *("unix round trip", "TCP round trip", "eventfd round trip"),
+        *(f"{on} {verb}" for on in ("shm", "tcp") for verb in ("get", "exists", "match_prefix")),
+    }
+    assert all(0 < call.p50_s.median <= call.p99_s.median < 10 for call in found.calls)
     assert found.left_out == []
 
 
@@ -156,5 +165,5 @@ def test_a_sweep_without_time_says_what_it_left_out(tmp_path: Path) -> None:
         peers=tmp_path / "none", budget_s=0, pass_bytes=MIB,
     )  # fmt: skip
     found = sweep.run_sweep(plan, tmp_path)
-    assert found.points == []
-    assert len(found.left_out) == 3
+    assert (found.points, found.calls) == ([], [])
+    assert len(found.left_out) == 4

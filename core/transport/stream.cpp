@@ -76,7 +76,22 @@ void Stream::close_after_sending(Error reason) {
   if (!socket_ || is_close_due_) return;
   closes_after_sending_ = true;
   reason_ = std::move(reason);
-  if (outgoing_.empty()) close(std::move(reason_));
+  if (outgoing_.empty()) finish();
+}
+
+void Stream::part_after_sending(Error reason) {
+  parts_ = true;
+  close_after_sending(std::move(reason));
+}
+
+// All has been sent.
+void Stream::finish() {
+  if (!parts_) {
+    close(std::move(reason_));
+  } else if (!has_parted_) {
+    has_parted_ = true;
+    ::shutdown(socket_.get(), SHUT_WR);
+  }
 }
 
 void Stream::close(Error reason) {
@@ -124,7 +139,9 @@ void Stream::on_ready(std::uint32_t events) {
   deliver();  // this is no call of the owner's
 }
 
-void Stream::fail(Code code, const char* what) { close({code, what}); }
+void Stream::fail(Code code, const char* what) {
+  close(has_parted_ ? std::move(reason_) : Error{code, what});
+}
 
 void Stream::update_interest() {
   if (!socket_) return;
@@ -303,7 +320,7 @@ void Stream::write_ready() {
     moved_bytes_ += static_cast<std::uint64_t>(put);
     finish_sent();
   }
-  if (socket_ && outgoing_.empty() && closes_after_sending_) close(std::move(reason_));
+  if (socket_ && outgoing_.empty() && closes_after_sending_) finish();
 }
 
 std::ptrdiff_t Stream::transmit(Outgoing& first) {

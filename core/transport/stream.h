@@ -58,6 +58,9 @@ class Stream final : public PollTarget {
 
   // Closes once everything queued has left, or at once if nothing is.
   void close_after_sending(Error reason);
+  // The same, and takes leave: says the end, and takes what still comes until the peer ends too.  A
+  // close with bytes unread would take from him what was sent last.  The owner limits the time.
+  void part_after_sending(Error reason);
   // Closes now.  on_close() follows from the poller, or from the destructor never.
   void close(Error reason);
 
@@ -101,6 +104,7 @@ class Stream final : public PollTarget {
   void take_sent(std::size_t left);
   void finish_sent();
   void update_interest();
+  void finish();
   void fail(Code code, const char* what);
 
   UniqueFd socket_;
@@ -126,6 +130,8 @@ class Stream final : public PollTarget {
   std::uint64_t moved_bytes_ = 0;
 
   bool closes_after_sending_ = false;
+  bool parts_ = false;       // ... by taking leave
+  bool has_parted_ = false;  // said the end: nothing more is sent
   bool is_close_due_ = false;
   bool is_close_told_ = false;
   Error reason_;

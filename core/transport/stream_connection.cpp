@@ -25,7 +25,7 @@ void StreamConnection::refuse(const Error& reason) {
   if (is_refused_) return;
   is_refused_ = true;
   send(Opcode::kError, 0, encode(ErrorReply{reason.code, reason.message}));
-  stream_.close_after_sending(reason);
+  stream_.part_after_sending(reason);
 }
 
 Payload* StreamConnection::break_off(const char* what) {

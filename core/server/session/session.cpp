@@ -10,7 +10,7 @@ namespace infinistore {
 namespace {
 
 constexpr Nanos kHelloTime = 2 * kSecond;
-constexpr Nanos kFarewellTime = kSecond;  // for ERROR to leave towards a peer that reads slowly
+constexpr Nanos kFarewellTime = 250 * kMillisecond;  // for a refused peer to read why, and to end
 
 }  // namespace
 
@@ -64,12 +64,8 @@ void Session::on_violation(const char* what) { refuse(Code::kProtocol, what); }
 
 void Session::on_close(const Error& reason) {
   KV_CHECK(state_ != State::kEnded);
+  if (state_ != State::kRefused) note_end(reason);
   state_ = State::kEnded;
-  if (reason.code == Code::kProtocol) {
-    host_.metrics().protocol_errors.add();
-    context_.log.write_limited(LogLevel::kWarning, "closed a connection: " + reason.message,
-                               context_.clock, context_.last_peer_line);
-  }
   gets_.drop_all();
   auto fence = connection_->take_fence();
   auto remains = puts_.drop_all(!fence);
@@ -79,6 +75,14 @@ void Session::on_close(const Error& reason) {
   }
   context_.leases.drop_owner(id_);
   host_.retire(*this);
+}
+
+// Once: with the refusal, or with an end that had none.
+void Session::note_end(const Error& reason) {
+  if (reason.code != Code::kProtocol) return;
+  host_.metrics().protocol_errors.add();
+  context_.log.write_limited(LogLevel::kWarning, "closed a connection: " + reason.message,
+                             context_.clock, context_.last_peer_line);
 }
 
 void Session::on_timer(Nanos now) {
@@ -168,7 +172,9 @@ void Session::fail_request(std::uint64_t request_id, Code code, std::string_view
 void Session::refuse(Code code, std::string message) {
   if (state_ == State::kRefused || state_ == State::kEnded) return;
   state_ = State::kRefused;
-  connection_->refuse({code, std::move(message)});
+  const Error reason{code, std::move(message)};
+  note_end(reason);
+  connection_->refuse(reason);
   host_.arm(*this, context_.clock.now() + kFarewellTime);
 }
 

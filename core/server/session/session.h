@@ -80,6 +80,7 @@ class Session final : private ConnectionOwner {
   void answer(std::uint64_t request_id, std::vector<Code> outcomes);
   void fail_request(std::uint64_t request_id, Code code, std::string_view message);
   void refuse(Code code, std::string message);  // ERROR, then the end
+  void note_end(const Error& reason);
   void check_progress(Nanos now);
   void arm_progress(Nanos now);
 

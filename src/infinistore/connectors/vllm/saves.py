@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import infinistore
 from infinistore.connectors._blocks import CacheMap
 from infinistore.connectors.vllm.fencing import fence
@@ -24,6 +26,17 @@ _REFUSALS = frozenset(
     {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.OVERLOADED, Code.ABORTED}
 )
 _LOST = frozenset({Code.DISCONNECTED, Code.CLOSED})
+
+# A piece costs its call, a wake-up and a message each way, as much CPU as copying a megabyte or
+# two: small layers go together, until they have so many bytes, or are an eighth of all layers.
+_PIECE_BYTES = 4 << 20
+_PIECES_MIN = 8
+
+
+def pieces_of(layers: int, layer_bytes: int) -> list[range]:
+    """How a step's layers are grouped for their way; `layer_bytes` is of all the step's blocks."""
+    size = max(1, min(-(-_PIECE_BYTES // layer_bytes), layers // _PIECES_MIN))
+    return [range(first, min(first + size, layers)) for first in range(0, layers, size)]
 
 
 class SaveGate:
@@ -67,7 +80,7 @@ class SaveReport:
 
 
 @dataclass(slots=True)
-class _Piece:
+class _Sent:
     """One submitted batch: which of the step's blocks it carries, and how many layers of each."""
 
     indices: Sequence[int]
@@ -78,7 +91,7 @@ class _Piece:
     def result(self) -> list[Code] | None:
         """The outcomes, if they are there."""
         if self.codes is None and self.batch.done:
-            self.codes = [Code(code) for code in self.batch.wait(0)]
+            self.codes = list(self.batch.wait(0))
         return self.codes
 
 
@@ -118,26 +131,32 @@ class StepSave:
         self._cache = cache
         self._keys = keys
         self._parents = parents
-        self._saves = saves
+        self._depths = saves.depths
+        # Once for all layers: between two of them our code finds the CPU's caches full of others'.
+        self._addresses = cache.addresses(saves.block_ids)
+        self._pieces = pieces_of(len(cache.layers), cache.layer_bytes * len(keys))
+        self._unsent = {layer: piece for piece in self._pieces for layer in piece}
+        self._computed: set[int] = set()
         self._is_poisoned = False
         self._is_link_lost = False
-        self._pieces: list[_Piece] = []
-        self._submitted: set[int] = set()
+        self._sent: list[_Sent] = []
 
     def submit_layer(self, layer: int) -> None:
-        """Sends one layer's ranges; the layer's K and V of all these blocks must be in place."""
-        if layer not in self._submitted:
-            self._submitted.add(layer)
-            self._submit(self._wanted(), layer)
+        """Takes a layer whose K and V are in place in all blocks; sends its piece once whole."""
+        piece = self._unsent.get(layer)
+        if piece is not None:
+            self._computed.add(layer)
+            if self._computed.issuperset(piece):
+                self._send(piece)
 
     def submit_rest(self) -> None:
         """Sends what no hook has sent: everything in one piece, if nothing was sent so far."""
-        layers = self._cache.layers.values()
-        if not self._submitted:
-            self._submitted.update(layers)
-            self._submit(range(len(self._keys)), None)
-        for layer in layers:
-            self.submit_layer(layer)
+        layers = len(self._cache.layers)
+        if len(self._unsent) == layers:
+            self._send(range(layers))
+        for piece in self._pieces:
+            if piece.start in self._unsent:
+                self._send(piece)
 
     def poison(self) -> None:
         """Stops the save: the blocks were computed from bytes that never came."""
@@ -149,48 +168,57 @@ class StepSave:
         Past the timeout the copies are ended: after this nothing reads the engine's blocks.
         """
         deadline_s = time.monotonic() + timeout_s
-        batches = [piece.batch for piece in self._pieces]
+        batches = [sent.batch for sent in self._sent]
         try:
             for batch in batches:
                 batch.wait(max(0.0, deadline_s - time.monotonic()))
         except RequestTimeoutError:
             fence(batches, drop_link)
         fates = [_Fate() for _ in self._keys]
-        for piece in self._pieces:
-            for index, code in zip(piece.indices, piece.result() or (), strict=True):
-                fates[index].add(code, piece.layers)
+        for sent in self._sent:
+            for index, code in zip(sent.indices, sent.result() or (), strict=True):
+                fates[index].add(code, sent.layers)
         report, unfinished = self._report(fates)
         # A link that was lost withdraws by itself.
-        if unfinished and self._pieces and not report.causes & _LOST:
+        if unfinished and self._sent and not report.causes & _LOST:
             self._withdraw(unfinished)
         return report
 
     def _wanted(self) -> Sequence[int]:
         """All blocks but those that the first piece showed to be there already, or refused."""
-        codes = self._pieces[0].result() if self._pieces else None
-        if codes is None:
+        codes = self._sent[0].result() if self._sent else None
+        if codes is None or all(code == Code.OK for code in codes):
             return range(len(self._keys))
-        first = self._pieces[0].indices
+        first = self._sent[0].indices
         return [index for index, code in zip(first, codes, strict=True) if code == Code.OK]
 
-    def _submit(self, indices: Sequence[int], layer: int | None) -> None:
+    def _send(self, piece: range) -> None:
+        for layer in piece:
+            del self._unsent[layer]
+        indices = self._wanted()
         if self._is_poisoned or self._is_link_lost or not indices:
             return
-        cache, saves = self._cache, self._saves
-        addresses = cache.addresses([saves.block_ids[i] for i in indices], layer)
+        cache = self._cache
+        addresses = self._addresses[:, piece.start * cache.planes : piece.stop * cache.planes]
+        keys, parents, depths = self._keys, self._parents, self._depths
+        if len(indices) < len(keys):
+            addresses = addresses[indices]
+            keys = [keys[i] for i in indices]
+            parents = [parents[i] for i in indices]
+            depths = [depths[i] for i in indices]
         try:
             batch = self._client.write_segments(
-                [self._keys[i] for i in indices],
-                infinistore.Segments(addresses, cache.segment_bytes),
+                keys,
+                infinistore.Segments(np.ascontiguousarray(addresses), cache.segment_bytes),
                 value_bytes=cache.value_bytes,
-                value_offset=0 if layer is None else layer * cache.layer_bytes,
-                parents=[self._parents[i] for i in indices],
-                depths=[saves.depths[i] for i in indices],
+                value_offset=piece.start * cache.layer_bytes,
+                parents=parents,
+                depths=depths,
             )
         except InfiniStoreError:
             self._is_link_lost = True
             return
-        self._pieces.append(_Piece(indices, len(cache.layers) if layer is None else 1, batch))
+        self._sent.append(_Sent(indices, len(piece), batch))
 
     def _report(self, fates: Sequence[_Fate]) -> tuple[SaveReport, list[bytes]]:
         saved = present = 0

@@ -9,7 +9,7 @@ from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
 from fake_store import FakeBatch, FakeStore
 
 from infinistore.connectors._blocks import BlockParts
-from infinistore.connectors.vllm import fencing
+from infinistore.connectors.vllm import fencing, saves
 from infinistore.connectors.vllm.saves import SaveGate
 from infinistore.errors import Code
 from infinistore.keys import HeadRange, block_key, head_ranges
@@ -404,3 +404,55 @@ def test_the_parts_of_a_block_are_all_heads_of_all_stages() -> None:
         b"/h2-4.4/g0/p1.2",
     ]
     assert len(set(keys)) == 8
+
+
+@pytest.fixture
+def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers 0 and 1 go together."""
+    monkeypatch.setattr(saves, "pieces_of", lambda layers, layer_bytes: [range(2), range(2, 3)])
+
+
+@pytest.mark.usefixtures("_pieces")
+def test_a_piece_is_on_its_way_before_the_next_one_computes(
+    engine: Engine, store: FakeStore
+) -> None:
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    filled = []
+    for layer in range(LAYERS):
+        engine.compute(request, BLOCKS, layer, 21)
+        engine.worker.save_layer(NAMES[layer])
+        filled.append([sum(n for _, n in value.filled) for value in store.staged.values()])
+    assert filled == [[], [2 * RUN_BYTES] * 5, []]
+    assert len(store.sealed) == 5
+    engine.end()
+    writes = [entry for entry in store.log if entry[0] == "write"]
+    assert writes == [("write", 5, 0), ("write", 5, 2 * RUN_BYTES)]
+    assert engine.worker.counters.totals["blocks_saved"] == 5
+
+
+@pytest.mark.usefixtures("_pieces")
+def test_a_piece_with_a_layer_whose_hook_was_not_called_goes_at_the_end(
+    engine: Engine, store: FakeStore
+) -> None:
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    for layer in range(LAYERS):
+        engine.compute(request, BLOCKS, layer, 21)
+    for layer in (2, 1, 1, 2):
+        engine.worker.save_layer(NAMES[layer])
+    engine.end()
+    writes = [entry for entry in store.log if entry[0] == "write"]
+    assert writes == [("write", 5, 2 * RUN_BYTES), ("write", 5, 0)]
+    assert len(store.sealed) == 5
+
+
+def test_pieces_hold_all_layers_once_and_stay_small_enough_to_overlap() -> None:
+    for layers in (1, 4, 7, 8, 30, 61, 80):
+        for layer_bytes in (1, 100_000, 786_432, 4 << 20, 64 << 20):
+            pieces = saves.pieces_of(layers, layer_bytes)
+            assert [layer for piece in pieces for layer in piece] == list(range(layers))
+            assert len(pieces) >= min(layers, 8)
+            # Never more in one than is worth it: one layer less would be under 4 MiB.
+            assert all((len(piece) - 1) * layer_bytes < 4 << 20 for piece in pieces)
+    assert len(saves.pieces_of(80, 1)) == 8  # and not more pieces than that for nothing

@@ -162,6 +162,24 @@ def peers() -> list[Line]:
     return lines or [Line("make bench-vllm", "no figure", "a figure", ok=False)]
 
 
+def cpu() -> list[Line]:
+    """What the connector adds to a cold prefill, and how long a hit waits for the store."""
+    found = ROOT / "build" / "connector_cpu.json"
+    found.unlink(missing_ok=True)
+    status = run(["scripts/connector_cpu.sh"])
+    if not found.exists():
+        return [Line("connector_cpu.sh", f"exit status {status}, no record", "runs", ok=False)]
+    return [
+        Line(
+            row["name"],
+            f"{row['figure']} beside {row['limit']}, ratio {row['ratio']:.4f}",
+            f"<= {row['target']:.2f}",
+            row["ok"],
+        )
+        for row in json.loads(found.read_text())["lines"]
+    ]
+
+
 def clone() -> list[Line]:
     """A fresh clone passes what continuous integration runs, in its time."""
     with tempfile.TemporaryDirectory(prefix="infinistore-clone-") as folder:
@@ -196,6 +214,7 @@ PROOFS = (
             "::test_layers_are_in_the_store_while_the_next_ones_compute"
         ),
     ),
+    Proof("cpu", "the connector adds 1 % of CPU at most, and a hit is bound by compute", cpu),
     Proof("peers", "not behind MooncakeStoreConnector", peers),
     Proof(
         "kill",

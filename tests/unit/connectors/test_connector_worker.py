@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
@@ -456,3 +457,28 @@ def test_pieces_hold_all_layers_once_and_stay_small_enough_to_overlap() -> None:
             # Never more in one than is worth it: one layer less would be under 4 MiB.
             assert all((len(piece) - 1) * layer_bytes < 4 << 20 for piece in pieces)
     assert len(saves.pieces_of(80, 1)) == 8  # and not more pieces than that for nothing
+
+
+def test_an_engine_that_only_asks_looks_less_and_less_often(
+    engine: Engine, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept_s: list[float] = []
+    monkeypatch.setattr(
+        "infinistore.connectors.vllm.worker.time", SimpleNamespace(sleep=slept_s.append)
+    )
+    store.hold_lookups = True
+    request = Request("r", PROMPT)
+
+    def idle_steps(count: int) -> list[float]:
+        slept_s.clear()
+        for _ in range(count):
+            assert engine.match(request) == (None, False)
+            engine.begin(StepOutput())
+            engine.worker.take_finished()
+        return [1e3 * taken for taken in slept_s]
+
+    assert idle_steps(6) == [0.5, 1, 2, 4, 8, 8]
+    other = Request("s", PROMPT[:4])  # a step that computes: nobody sleeps, and it begins anew
+    engine.begin(StepOutput().new(other, [50], 0, 4))
+    engine.worker.take_finished()
+    assert idle_steps(2) == [0.5, 1]

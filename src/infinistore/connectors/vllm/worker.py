@@ -25,7 +25,9 @@ from infinistore.keys import block_key
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
 
 _IDLE_WAIT_S = 0.005  # an engine with nothing to compute waits for its loads instead of spinning
-_ASKING_WAIT_S = 0.0005
+# While it asks the store it waits twice as long each time: each step without work costs a
+# millisecond of CPU, and an answer that is late is noticed at most as late again.
+_ASKING_WAIT_S, _ASKING_WAIT_MAX_S = 0.0005, 0.008
 
 
 class WorkerSide:
@@ -54,6 +56,7 @@ class WorkerSide:
         self._step_save: StepSave | None = None
         self._step_load: LayerLoads | None = None
         self._invalid: set[int] = set()
+        self._asking_wait_s = _ASKING_WAIT_S
         self._gate = SaveGate(clock)
         self._warner = Warner(logger, clock)
         self.counters = Counters()
@@ -186,7 +189,10 @@ class WorkerSide:
         if self._loads is None:
             return set()
         if self._plan.is_idle and not self._loads.wait(_IDLE_WAIT_S) and self._plan.is_asking:
-            time.sleep(_ASKING_WAIT_S)
+            time.sleep(self._asking_wait_s)
+            self._asking_wait_s = min(2 * self._asking_wait_s, _ASKING_WAIT_MAX_S)
+        else:
+            self._asking_wait_s = _ASKING_WAIT_S
         ended = self._loads.take_ended()
         for load in ended:
             self._count_load(load.loaded, load.failed_ids, load.causes)

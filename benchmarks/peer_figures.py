@@ -33,7 +33,6 @@ class Sample:
     size: str  # the prompt's kind of length
     tokens: int
     cold_ms: float
-    cold_cpu_ms: float  # of the engine's processes, saves after the answer included
     warm_ms: float | None = None  # plain has nothing to load from
     warm_hits: int = 0
     warm_expected: int = 0
@@ -51,7 +50,6 @@ class Line:
     tokens: int
     cold_ms: float
     cold_overhead_ms: float  # over plain, prompt by prompt
-    cold_cpu_overhead_ms: float
     warm_ms: float | None
 
 
@@ -73,9 +71,6 @@ def lines(samples: Mapping[str, Sequence[Sample]]) -> list[Line]:
                     statistics.median(s.cold_ms for s in own),
                     statistics.median(
                         s.cold_ms - p.cold_ms for s, p in zip(own, plain, strict=True)
-                    ),
-                    statistics.median(
-                        s.cold_cpu_ms - p.cold_cpu_ms for s, p in zip(own, plain, strict=True)
                     ),
                     statistics.median(warm) if warm else None,
                 )
@@ -156,15 +151,14 @@ def markdown(table: Sequence[Line], about: str) -> str:
     rows = [
         about,
         "",
-        "| prompts | server | cold TTFT | over plain | CPU over plain | warm TTFT |",
-        "|---|---|---:|---:|---:|---:|",
+        "| prompts | server | cold TTFT | over plain | warm TTFT |",
+        "|---|---|---:|---:|---:|",
     ]
     for line in table:
         warm = "-" if line.warm_ms is None else f"{line.warm_ms:.0f} ms"
         over = "-" if line.server == PLAIN else f"{line.cold_overhead_ms:+.0f} ms"
-        cpu = "-" if line.server == PLAIN else f"{line.cold_cpu_overhead_ms:+.0f} ms"
         rows.append(
             f"| {line.size}, {line.tokens} tokens | {line.server} | {line.cold_ms:.0f} ms "
-            f"| {over} | {cpu} | {warm} |"
+            f"| {over} | {warm} |"
         )
     return "\n".join(rows)

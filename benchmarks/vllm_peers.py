@@ -129,12 +129,10 @@ class Bench:
 
     def _measure(self, service: Service, size: str, prompt: Prompt) -> figures.Sample:
         url = service.url
-        began_cpu_s = service.child.cpu_s()
         cold, cold_hits = client.ask_and_count(url, url, prompt, 2)
         if cold_hits.local or cold_hits.external:
             raise client.AskError(f"{service.child.name}: {prompt.name} was not cold: {cold_hits}")
         time.sleep(0.3)  # the peer's saves go on behind its answer
-        cold_cpu_ms = (service.child.cpu_s() - began_cpu_s) * 1e3
         client.reset_prefix_cache(url)
         warm, hits = client.ask_and_count(url, url, prompt, 2)
         client.reset_prefix_cache(url)
@@ -143,7 +141,6 @@ class Bench:
             size,
             cold.prompt_tokens,
             cold.ttft_ms,
-            cold_cpu_ms,
             warm.ttft_ms,
             hits.external,
             whole_block_tokens(cold.prompt_tokens, engines.BLOCK_TOKENS),

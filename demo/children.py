@@ -98,16 +98,6 @@ class Child:
         self.wait(lambda: found() is not None, timeout_s)
         return found() or ""
 
-    def cpu_s(self) -> float:
-        """CPU seconds that its whole group has used; what ended meanwhile is not in it."""
-        total = 0
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it has just ended
-                fields = stat.read_text().rpartition(")")[2].split()
-                if int(fields[2]) == self.pid:
-                    total += int(fields[11]) + int(fields[12])
-        return total / os.sysconf("SC_CLK_TCK")
-
     def kill(self) -> None:
         """kill -9 to the whole group."""
         with contextlib.suppress(ProcessLookupError):

@@ -13,6 +13,11 @@ from infinistore.keys import HeadRange, block_key
 
 Addresses = npt.NDArray[np.uint64]
 
+# A piece costs its call, a wake-up and a message each way, as much CPU as copying a megabyte or
+# two: small layers go together, until they have so many bytes, or are an eighth of all layers.
+_PIECE_BYTES = 4 << 20
+_PIECES_MIN = 8
+
 
 @dataclass(frozen=True, slots=True)
 class BlockParts:
@@ -83,12 +88,20 @@ class CacheMap:
         """Bytes of a value: all layers of one block."""
         return len(self.layers) * self.layer_bytes
 
-    def addresses(self, block_ids: Sequence[int], layer: int | None = None) -> Addresses:
-        """The addresses of blocks' runs, (blocks, runs): of one layer, or of all in order."""
+    def addresses(self, block_ids: Sequence[int]) -> Addresses:
+        """The addresses of blocks' runs, (blocks, layers * planes): all layers in order."""
         ids = np.asarray(block_ids, dtype=np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.block_count):
             raise IndexError(f"block {int(ids.max())} of a KV cache of {self.block_count} blocks")
-        chosen = slice(None) if layer is None else slice(layer, layer + 1)
-        bases = self._bases[chosen].reshape(1, -1)
-        strides = self._strides[chosen].reshape(1, -1)
+        bases, strides = self._bases.reshape(1, -1), self._strides.reshape(1, -1)
         return np.ascontiguousarray(bases + ids.astype(np.uint64)[:, None] * strides)
+
+    def columns(self, layers: range) -> slice:
+        """Which columns of `addresses` are of these layers."""
+        return slice(layers.start * self.planes, layers.stop * self.planes)
+
+
+def pieces_of(layers: int, layer_bytes: int) -> list[range]:
+    """How a step's layers are grouped for their way; `layer_bytes` is of all the step's blocks."""
+    size = max(1, min(-(-_PIECE_BYTES // layer_bytes), layers // _PIECES_MIN))
+    return [range(first, min(first + size, layers)) for first in range(0, layers, size)]

@@ -54,7 +54,7 @@ def test_a_value_is_every_layers_run_of_a_block() -> None:
     assert cache.value_bytes == 3 * cache.layer_bytes
     value = read(cache.addresses([5])[0], cache.segment_bytes)
     assert value == b"".join(memory[n, 5].numpy().tobytes() for n in range(3))
-    layer = read(cache.addresses([5, 2], layer=1)[:, 0], cache.segment_bytes)
+    layer = read(cache.addresses([5, 2])[:, cache.columns(range(1, 2))][:, 0], cache.segment_bytes)
     assert layer == memory[1, 5].numpy().tobytes() + memory[1, 2].numpy().tobytes()
 
 

@@ -9,8 +9,8 @@ import pytest
 from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
 from fake_store import FakeBatch, FakeStore
 
-from infinistore.connectors._blocks import BlockParts
-from infinistore.connectors.vllm import fencing, saves
+from infinistore.connectors._blocks import BlockParts, pieces_of
+from infinistore.connectors.vllm import fencing, loads, saves
 from infinistore.connectors.vllm.saves import SaveGate
 from infinistore.errors import Code
 from infinistore.keys import HeadRange, block_key, head_ranges
@@ -410,7 +410,8 @@ def test_the_parts_of_a_block_are_all_heads_of_all_stages() -> None:
 @pytest.fixture
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers 0 and 1 go together."""
-    monkeypatch.setattr(saves, "pieces_of", lambda layers, layer_bytes: [range(2), range(2, 3)])
+    for module in (saves, loads):
+        monkeypatch.setattr(module, "pieces_of", lambda layers, size: [range(2), range(2, 3)])
 
 
 @pytest.mark.usefixtures("_pieces")
@@ -451,12 +452,12 @@ def test_a_piece_with_a_layer_whose_hook_was_not_called_goes_at_the_end(
 def test_pieces_hold_all_layers_once_and_stay_small_enough_to_overlap() -> None:
     for layers in (1, 4, 7, 8, 30, 61, 80):
         for layer_bytes in (1, 100_000, 786_432, 4 << 20, 64 << 20):
-            pieces = saves.pieces_of(layers, layer_bytes)
+            pieces = pieces_of(layers, layer_bytes)
             assert [layer for piece in pieces for layer in piece] == list(range(layers))
             assert len(pieces) >= min(layers, 8)
             # Never more in one than is worth it: one layer less would be under 4 MiB.
             assert all((len(piece) - 1) * layer_bytes < 4 << 20 for piece in pieces)
-    assert len(saves.pieces_of(80, 1)) == 8  # and not more pieces than that for nothing
+    assert len(pieces_of(80, 1)) == 8  # and not more pieces than that for nothing
 
 
 def test_an_engine_that_only_asks_looks_less_and_less_often(
@@ -482,3 +483,28 @@ def test_an_engine_that_only_asks_looks_less_and_less_often(
     engine.begin(StepOutput().new(other, [50], 0, 4))
     engine.worker.take_finished()
     assert idle_steps(2) == [0.5, 1]
+
+
+@pytest.mark.usefixtures("_pieces")
+def test_layers_are_loaded_in_pieces_that_are_waited_for_once(store: FakeStore) -> None:
+    engine = Engine(store, load_mode="layerwise")
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    engine.wipe()
+    store.log.clear()
+    store.hold_reads = True
+    request = Request("s", PROMPT)
+    load(engine, request, OTHERS)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    assert store.log == [("read", 5, 0), ("read", 5, 2 * RUN_BYTES)]
+    first, second = batches(engine)[-2:]
+    first.run()
+    engine.worker.wait_layer(NAMES[0])
+    engine.worker.wait_layer(NAMES[1])  # layer 2 is still under way
+    assert not second.done
+    second.run()
+    engine.worker.wait_layer(NAMES[2])
+    assert engine.end() == (set(), set())
+    assert engine.holds(request, OTHERS, 5)
+    assert engine.worker.counters.totals["blocks_loaded"] == 5
+    engine.close()

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import infinistore
-from infinistore.connectors._blocks import CacheMap
+from infinistore.connectors._blocks import Addresses, CacheMap, pieces_of
 from infinistore.connectors.vllm.fencing import fence
 from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
 
@@ -102,7 +104,7 @@ def _outcome(pending: _Pending) -> LoadedBlocks:
 
 
 class LayerLoads:
-    """The loads of one step, a batch for each layer, in the order in which the layers compute."""
+    """The loads of one step, piece by piece of the layers, in the order in which they compute."""
 
     def __init__(
         self,
@@ -115,18 +117,23 @@ class LayerLoads:
         self._drop_link = drop_link
         self._block_ids = block_ids
         self._layers = len(cache.layers)
-        self._batches: list[Any] = []
+        self._pieces = pieces_of(self._layers, cache.layer_bytes * len(keys))
+        self._batches: list[Any] = []  # of each piece
+        self._noted: set[int] = set()  # the pieces whose outcomes were taken
         self._failed: set[int] = set()
         self.causes: set[Code] = set()
         if client is None:
             self._lose(Code.DISCONNECTED)
             return
-        for layer in range(self._layers):
-            if not self._submit(cache, client, keys, layer):
+        addresses = cache.addresses(block_ids)
+        for piece in self._pieces:
+            runs = addresses[:, cache.columns(piece)]
+            if not self._submit(cache, client, keys, piece.start, np.ascontiguousarray(runs)):
                 return
 
-    def _submit(self, cache: CacheMap, client: Client, keys: list[bytes], layer: int) -> bool:
-        addresses = cache.addresses(self._block_ids, layer)
+    def _submit(
+        self, cache: CacheMap, client: Client, keys: list[bytes], layer: int, addresses: Addresses
+    ) -> bool:
         try:
             batch = client.read_segments(
                 keys,
@@ -146,13 +153,15 @@ class LayerLoads:
 
     def wait_layer(self, layer: int, timeout_s: float) -> None:
         """Waits for one layer; past the timeout ends all of them, for compute goes on over them."""
-        if layer >= len(self._batches):
+        piece = layer // len(self._pieces[0])
+        if piece >= len(self._batches) or piece in self._noted:
             return
+        self._noted.add(piece)
         try:
-            self._batches[layer].wait(timeout_s)
+            self._batches[piece].wait(timeout_s)
         except RequestTimeoutError:
             fence(self._batches, self._drop_link)
-        self._note(self._batches[layer].wait(0))
+        self._note(self._batches[piece].wait(0))
 
     def _note(self, codes: Sequence[int]) -> None:
         for block_id, code in zip(self._block_ids, codes, strict=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import infinistore
-from infinistore.connectors._blocks import CacheMap
+from infinistore.connectors._blocks import CacheMap, pieces_of
 from infinistore.connectors.vllm.fencing import fence
 from infinistore.connectors.vllm.metadata import BlockSaves
 from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
@@ -26,17 +26,6 @@ _REFUSALS = frozenset(
     {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.OVERLOADED, Code.ABORTED}
 )
 _LOST = frozenset({Code.DISCONNECTED, Code.CLOSED})
-
-# A piece costs its call, a wake-up and a message each way, as much CPU as copying a megabyte or
-# two: small layers go together, until they have so many bytes, or are an eighth of all layers.
-_PIECE_BYTES = 4 << 20
-_PIECES_MIN = 8
-
-
-def pieces_of(layers: int, layer_bytes: int) -> list[range]:
-    """How a step's layers are grouped for their way; `layer_bytes` is of all the step's blocks."""
-    size = max(1, min(-(-_PIECE_BYTES // layer_bytes), layers // _PIECES_MIN))
-    return [range(first, min(first + size, layers)) for first in range(0, layers, size)]
 
 
 class SaveGate:
@@ -199,7 +188,7 @@ class StepSave:
         if self._is_poisoned or self._is_link_lost or not indices:
             return
         cache = self._cache
-        addresses = self._addresses[:, piece.start * cache.planes : piece.stop * cache.planes]
+        addresses = self._addresses[:, cache.columns(piece)]
         keys, parents, depths = self._keys, self._parents, self._depths
         if len(indices) < len(keys):
             addresses = addresses[indices]

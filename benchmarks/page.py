@@ -1,4 +1,4 @@
-"""Puts what the last `make bench`, `bench-check` and `bench-sweep` found into docs/benchmarks.md."""
+"""Puts what the last `make bench`, `bench-check` and `bench-sweep` found in docs/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -151,7 +151,8 @@ std::uint64_t checksum_scalar(Bytes bytes, std::uint64_t position) noexcept {
 
 std::uint64_t checksum(Bytes bytes, std::uint64_t position) noexcept {
 #if defined(__x86_64__)
-  if (has_avx2()) return sum_fast<Stores::kNone>(nullptr, bytes.data(), bytes.size(), position, nullptr);
+  if (has_avx2())
+    return sum_fast<Stores::kNone>(nullptr, bytes.data(), bytes.size(), position, nullptr);
 #endif
   return checksum_scalar(bytes, position);
 }

@@ -31,8 +31,7 @@ TEST_CASE("callers on many threads get each their answer, some at the socket, so
         client->submit(call);
         if (caller == 3 && i % 3 == 0) client->cancel(call);
         // One of them never waits at the socket.
-        const bool is_done =
-            caller == 2 ? call.wait(5 * kSecond) : client->wait(call, 5 * kSecond);
+        const bool is_done = caller == 2 ? call.wait(5 * kSecond) : client->wait(call, 5 * kSecond);
         const Code code = call.failure().code;
         if (!is_done || (code != Code::kOk && (caller != 3 || code != Code::kCancelled))) ++wrong;
       }

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/base/inline_vector.h"
 #include "core/base/limits.h"
+#include "core/memory/inline_vector.h"
 
 namespace infinistore {
 

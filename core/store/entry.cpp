@@ -4,7 +4,7 @@
 
 #include "core/base/check.h"
 #include "core/base/limits.h"
-#include "core/base/small_heap.h"
+#include "core/memory/small_heap.h"
 
 namespace infinistore {
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/base/small_heap.h"
+#include "core/memory/small_heap.h"
 #include "core/store/entry.h"
 
 namespace infinistore {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/base/inline_vector.h"
 #include "core/base/result.h"
+#include "core/memory/inline_vector.h"
 #include "core/store/entry.h"
 
 namespace infinistore {

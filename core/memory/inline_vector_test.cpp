@@ -1,4 +1,4 @@
-#include "core/base/inline_vector.h"
+#include "core/memory/inline_vector.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "core/base/small_heap.h"
+#include "core/memory/small_heap.h"
 
 #include <doctest/doctest.h>
 

@@ -160,14 +160,17 @@ void Stream::watch_again() { poller_.change(socket_.get(), interest_, *this); }
 void Stream::read_ready() {
   const auto before = moved_bytes_;
   while (socket_ && !is_paused_ && moved_bytes_ - before < kTurnBytes) {
-    if (!read_some()) return;
-    if (!consume_buffer()) return;
+    bool has_more = false;
+    if (!read_some(has_more) || !consume_buffer()) return;
+    // A small frame, and nothing behind it: the call that would say so is saved.  More of a payload
+    // comes while this is read.
+    if (!has_more && incoming_ == nullptr) return;
   }
 }
 
 // Reads once: into the payload's place while there is one, else into the buffer.  False: nothing
-// more now, or the end.
-bool Stream::read_some() {
+// more now, or the end; `has_more`: there was as much as it asked for.
+bool Stream::read_some(bool& has_more) {
   std::array<iovec, kPiecesAtOnce + 1> pieces{};
   std::size_t count = 0;
   std::uint64_t payload_room = 0;
@@ -186,7 +189,10 @@ bool Stream::read_some() {
     KV_CHECK(buffered_end_ < buffer_.size());
     pieces[count++] = {buffer_.data() + buffered_end_, buffer_.size() - buffered_end_};
   }
+  std::size_t asked = 0;
+  for (std::size_t i = 0; i < count; ++i) asked += pieces[i].iov_len;
   const std::ptrdiff_t got = receive(pieces.data(), count);
+  has_more = got == static_cast<std::ptrdiff_t>(asked);
   if (got < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
     fail(Code::kDisconnected, std::strerror(errno));

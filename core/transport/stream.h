@@ -93,7 +93,7 @@ class Stream final : public PollTarget {
   };
 
   void read_ready();
-  bool read_some();
+  bool read_some(bool& has_more);
   bool consume_buffer();
   bool consume_frame();
   bool receive_payload_from_buffer();

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -63,7 +61,8 @@ class Session:
         self._pid = os.getpid()
         self._is_closed = False
         self._lock = threading.Lock()
-        self._pending: deque[Batch] = deque()  # not waited for, in the order of submission
+        # Not waited for, in the order of submission; a dict, so that any one leaves at once.
+        self._pending: dict[Batch, None] = {}
         _watch(self)
 
     # ---- puts and gets ----
@@ -213,17 +212,20 @@ class Session:
         with self._lock:
             pending = self._pending
             # Successes need no sync(): one who never calls it would pile them up without this.
-            while pending and pending[0].done and pending[0].outcomes.all_ok:
-                pending.popleft()
-            while len(pending) > _FAILED_KEPT_MAX and pending[0].done:
-                pending.popleft()
-            pending.append(batch)
+            while pending:
+                first = next(iter(pending))
+                if not first.done:
+                    break
+                if not first.outcomes.all_ok and len(pending) <= _FAILED_KEPT_MAX:
+                    break
+                del pending[first]
+            pending[batch] = None
         return batch
 
     def forget(self, batch: Batch) -> None:
         """The caller has seen this batch's outcomes: `sync()` says nothing of it."""
-        with self._lock, contextlib.suppress(ValueError):  # seen before
-            self._pending.remove(batch)  # by identity: a Batch has no other equality
+        with self._lock:
+            self._pending.pop(batch, None)  # None: seen before
 
     def take_pending(self) -> list[Batch]:
         """All batches that were not waited for; the next call begins anew."""
@@ -235,7 +237,7 @@ class Session:
     def put_back(self, batches: list[Batch]) -> None:
         """Undoes `take_pending`."""
         with self._lock:
-            self._pending.extendleft(reversed(batches))
+            self._pending = {**dict.fromkeys(batches), **self._pending}
 
     # ---- small calls ----
 

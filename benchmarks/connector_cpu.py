@@ -10,6 +10,7 @@ is the control. One request at a time, one token each. Writes build/connector_cp
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -143,12 +144,12 @@ class Measurement:
         return time.clock_gettime(~self._store.child.pid << 3 | 2)  # the CPU clock of a process
 
     def cold(self, tokens: int, number: int) -> figures.Cold:
-        """One prompt on all three, who is first rotates."""
+        """One prompt on all three, in each order in turn: a drift of the machine favours nobody."""
         prompt = self.prompt(tokens)
         turns = [(_PLAIN, False), (_OURS, False), (_OURS, True)]
-        first = number % len(turns)
+        orders = list(itertools.permutations(turns))
         found = {}
-        for turn in (*turns[first:], *turns[:first]):
+        for turn in orders[number % len(orders)]:
             found[turn] = self.ask(turn[0], prompt, is_connected=turn[1])
             if found[turn]["cached"]:
                 raise ChildError(f"{turn[0]} had {found[turn]['cached']} tokens of a new prompt")

@@ -9,5 +9,6 @@ void init_bench(nanobind::module_& module);
 void init_client(nanobind::module_& module);
 void init_server(nanobind::module_& module);
 void init_store(nanobind::module_& module);
+void init_trace(nanobind::module_& module);
 
 }  // namespace infinistore

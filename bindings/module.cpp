@@ -9,4 +9,5 @@ NB_MODULE(_native, module) {
   infinistore::init_client(module);
   infinistore::init_server(module);
   infinistore::init_store(module);
+  infinistore::init_trace(module);
 }

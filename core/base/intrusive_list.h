@@ -25,15 +25,22 @@ class IntrusiveList {
   T& front() noexcept { return *front_; }
 
   void push_back(T& element) noexcept {
+    insert_after(empty() ? nullptr : (front_->*hook).prev, element);
+  }
+
+  // nullptr: before all others.
+  void insert_after(T* before, T& element) noexcept {
     KV_CHECK(!(element.*hook).is_linked());
     if (front_ == nullptr) {
       (element.*hook) = {&element, &element};
       front_ = &element;
     } else {
-      T* back = (front_->*hook).prev;
-      (element.*hook) = {back, front_};
-      (back->*hook).next = &element;
-      (front_->*hook).prev = &element;
+      T* const prev = before != nullptr ? before : (front_->*hook).prev;
+      T* const next = (prev->*hook).next;
+      (element.*hook) = {prev, next};
+      (prev->*hook).next = &element;
+      (next->*hook).prev = &element;
+      if (before == nullptr) front_ = &element;
     }
     ++size_;
   }

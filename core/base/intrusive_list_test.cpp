@@ -50,5 +50,20 @@ TEST_CASE("a lone element is linked, and its list is empty without it") {
   CHECK(&list.front() == &node);
 }
 
+TEST_CASE("an element goes in after any other, or before all") {
+  std::array<Node, 4> nodes;
+  List list;
+  for (int i = 0; i < 4; ++i) nodes[static_cast<std::size_t>(i)].number = i;
+  list.insert_after(nullptr, nodes[1]);
+  list.insert_after(&nodes[1], nodes[3]);
+  list.insert_after(&nodes[1], nodes[2]);
+  list.insert_after(nullptr, nodes[0]);
+  CHECK(numbers(list) == std::vector{0, 1, 2, 3});
+  list.remove(nodes[0]);
+  list.push_back(nodes[0]);
+  CHECK(numbers(list) == std::vector{1, 2, 3, 0});
+  CHECK(list.size() == 4);
+}
+
 }  // namespace
 }  // namespace infinistore

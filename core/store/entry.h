@@ -2,7 +2,7 @@
 // Entry: what is known of one key and its value.  One allocation, the key behind the fields.
 //
 // An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`,
-// `used_at` and `is_detached` is immutable, and those belong to its shard's lock.
+// `used_at`, `eviction_kind` and `is_detached` is immutable, and those belong to its shard's lock.
 
 #include <cstdint>
 #include <memory>
@@ -55,7 +55,8 @@ struct Entry {
   std::uint32_t pins = 0;
   std::uint32_t depth = 0;  // in its chain
   std::uint8_t key_bytes = 0;
-  bool is_detached = false;  // erased, but pinned: no key leads here
+  std::uint8_t eviction_kind = 0;  // its policy's own
+  bool is_detached = false;        // erased, but pinned: no key leads here
 
   std::string_view key() const noexcept {
     return {reinterpret_cast<const char*>(this + 1), key_bytes};

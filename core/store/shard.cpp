@@ -15,16 +15,20 @@ bool StagedBudget::take(std::uint64_t bytes) noexcept {
 
 Shard::Shard(Pool& pool, StagedBudget& budget, UseCount& uses,
              std::unique_ptr<EvictionPolicy> policy) noexcept
-    : pool_(pool), budget_(budget), uses_(uses), policy_(std::move(policy)) {}
+    : pool_(pool), budget_(budget), uses_(uses), policy_(std::move(policy)) {
+  for (auto& place : first_places_) place = kNoPlace;
+}
 
 Shard::~Shard() {
   const MutexLock lock(mutex_);
   // A lease, reservation or quarantine that outlives its store would write into freed memory.
   KV_CHECK(counters_.pins == 0 && detached_.empty() && states_.empty());
-  while (Entry* entry = policy_->victim()) {
-    policy_->remove(*entry);
-    sealed_.erase(*entry);
-    const EntryPtr end(entry);
+  for (std::size_t line = 0; line < kEvictionLinesMax; ++line) {
+    while (Entry* entry = policy_->first(line)) {
+      policy_->remove(*entry);
+      sealed_.erase(*entry);
+      const EntryPtr end(entry);
+    }
   }
 }
 
@@ -279,26 +283,34 @@ std::size_t Shard::purge(NamespaceId space) {
 void Shard::make_evictable_locked(Entry& entry, Arrival arrival) noexcept {
   entry.used_at = uses_.fetch_add(1, std::memory_order_relaxed);
   policy_->insert(entry, arrival);
-  victim_used_at_.store(policy_->victim()->used_at, std::memory_order_relaxed);
+  announce_firsts_locked();
 }
 
 void Shard::make_unevictable_locked(Entry& entry) noexcept {
   policy_->remove(entry);
-  const Entry* victim = policy_->victim();
-  victim_used_at_.store(victim == nullptr ? kNoVictim : victim->used_at, std::memory_order_relaxed);
+  announce_firsts_locked();
 }
 
-std::uint64_t Shard::evict(std::uint64_t bytes, std::uint64_t used_at_max) {
+void Shard::announce_firsts_locked() noexcept {
+  for (std::size_t line = 0; line < kEvictionLinesMax; ++line) {
+    const Entry* first = policy_->first(line);
+    first_places_[line].store(first == nullptr ? kNoPlace : policy_->place(*first),
+                              std::memory_order_relaxed);
+  }
+}
+
+std::uint64_t Shard::evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max) {
   std::vector<EntryPtr> ended;
   std::uint64_t freed_bytes = 0;
   const MutexLock lock(mutex_);
   while (freed_bytes < bytes) {
-    Entry* victim = policy_->victim();
-    if (victim == nullptr || victim->used_at > used_at_max) break;
-    freed_bytes += victim->pool_bytes();
+    Entry* first = policy_->first(line);
+    if (first == nullptr || policy_->place(*first) > place_max) break;
+    freed_bytes += first->pool_bytes();
     ++counters_.evictions;
-    ended.push_back(detach_locked(*victim));
+    ended.push_back(detach_locked(*first));
   }
+  if (ended.empty()) announce_firsts_locked();  // the caller came for one that has moved
   counters_.evicted_bytes += freed_bytes;
   return freed_bytes;
 }

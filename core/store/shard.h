@@ -4,6 +4,7 @@
 // Every call locks for itself and is one step for all others.  Under the lock it calls the pool and
 // its policy only.
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -77,14 +78,12 @@ class alignas(64) Shard {
   bool erase(const KeyRef& ref) noexcept;
   void drop_corrupt(Entry& entry) noexcept;
   std::size_t purge(NamespaceId space);
-  // When the entry that would leave first was last used; kNoVictim: none would.  A hint for others.
-  static constexpr std::uint64_t kNoVictim = UINT64_MAX;
-  std::uint64_t victim_used_at() const noexcept {
-    return victim_used_at_.load(std::memory_order_relaxed);
+  // The place of a line's first entry; kNoPlace: there is none.  A hint for others.
+  std::uint64_t first_place(std::size_t line) const noexcept {
+    return first_places_[line].load(std::memory_order_relaxed);
   }
-  // Evicts until so much is free, but nothing that was used after `used_at_max`; returns what it
-  // freed.
-  std::uint64_t evict(std::uint64_t bytes, std::uint64_t used_at_max);
+  // Evicts from a line until so much is free, but nothing of a higher place; returns what it freed.
+  std::uint64_t evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max);
   std::size_t key_count(NamespaceId space) const noexcept;
 
   // For those who look at all shards at one moment: lock them in the order of their indexes.
@@ -111,6 +110,7 @@ class alignas(64) Shard {
   EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);  // gives its bytes back
   void make_evictable_locked(Entry& entry, Arrival arrival) noexcept REQUIRES(mutex_);
   void make_unevictable_locked(Entry& entry) noexcept REQUIRES(mutex_);
+  void announce_firsts_locked() noexcept REQUIRES(mutex_);
   std::string check_sealed_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const
       REQUIRES(mutex_);
   std::string check_states_locked(std::vector<const Extents*>& owned) const REQUIRES(mutex_);
@@ -118,7 +118,7 @@ class alignas(64) Shard {
   Pool& pool_;
   StagedBudget& budget_;
   UseCount& uses_;
-  std::atomic<std::uint64_t> victim_used_at_{kNoVictim};  // written under mutex_
+  std::array<std::atomic<std::uint64_t>, kEvictionLinesMax> first_places_;  // written under mutex_
 
   mutable Mutex mutex_;
   const std::unique_ptr<EvictionPolicy> policy_;  // its content: GUARDED_BY(mutex_)

@@ -35,12 +35,12 @@ Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& cloc
       options(std::move(options_given)),
       clock(clock_given),
       on_write_end(std::move(write_end)),
-      budget(staged_bytes_max(options, pool)) {
+      budget(staged_bytes_max(options, pool)),
+      eviction(make_eviction_scheme(options.eviction_policy)) {
+  KV_CHECK(eviction != nullptr);
   KV_CHECK(options.shard_count > 0 && options.shard_count <= kShardsMax);
   for (std::uint32_t index = 0; index < options.shard_count; ++index) {
-    auto policy = make_eviction_policy(options.eviction_policy);
-    KV_CHECK(policy != nullptr);
-    shards.push_back(std::make_unique<Shard>(pool, budget, uses, std::move(policy)));
+    shards.push_back(std::make_unique<Shard>(pool, budget, uses, eviction->make_policy()));
   }
 }
 
@@ -125,25 +125,36 @@ bool Store::make_room(std::uint64_t value_bytes) {
   return evict(needed) > 0 || pool.available_bytes() >= bytes;
 }
 
-// Turns to the shard whose victim was used longest ago, until another's is older: the order of all
-// shards together is that of one.  One lock at a time; what others do meanwhile blurs it a little.
+// Turns to the shard that has the first of the next line, until another's is before its own: the
+// order of all shards together is that of one.  One lock at a time; what others do meanwhile blurs
+// it a little.
 std::uint64_t Store::evict(std::uint64_t bytes) {
   std::uint64_t freed_bytes = 0;
   while (freed_bytes < bytes) {
-    Shard* oldest = nullptr;
-    std::uint64_t used_at = Shard::kNoVictim;
-    std::uint64_t next_used_at = Shard::kNoVictim;
+    FirstPlaces firsts{};
+    firsts.fill(kNoPlace);
     for (const auto& shard : impl_->shards) {
-      const std::uint64_t at = shard->victim_used_at();
-      if (at < used_at) {
-        next_used_at = std::exchange(used_at, at);
-        oldest = shard.get();
-      } else {
-        next_used_at = std::min(next_used_at, at);
+      for (std::size_t line = 0; line < firsts.size(); ++line) {
+        firsts[line] = std::min(firsts[line], shard->first_place(line));
       }
     }
-    if (oldest == nullptr) break;
-    freed_bytes += oldest->evict(bytes - freed_bytes, next_used_at);
+    if (std::ranges::all_of(firsts, [](auto place) { return place == kNoPlace; })) break;
+    const std::size_t line =
+        impl_->eviction->choose(firsts, impl_->uses.load(std::memory_order_relaxed));
+    Shard* first = nullptr;
+    std::uint64_t place = kNoPlace;
+    std::uint64_t next_place = kNoPlace - 1;
+    for (const auto& shard : impl_->shards) {
+      const std::uint64_t at = shard->first_place(line);
+      if (at < place) {
+        if (first != nullptr) next_place = place;
+        place = at;
+        first = shard.get();
+      } else {
+        next_place = std::min(next_place, at);
+      }
+    }
+    if (first != nullptr) freed_bytes += first->evict(bytes - freed_bytes, line, next_place);
   }
   return freed_bytes;
 }

@@ -9,15 +9,23 @@ class Lru final : public EvictionPolicy {
  public:
   void insert(Entry& entry, Arrival) noexcept override { by_age_.push_back(entry); }
   void remove(Entry& entry) noexcept override { by_age_.remove(entry); }
-  Entry* victim() noexcept override { return by_age_.empty() ? nullptr : &by_age_.front(); }
+  Entry* first(std::size_t line) noexcept override {
+    return line > 0 || by_age_.empty() ? nullptr : &by_age_.front();
+  }
   std::size_t size() const noexcept override { return by_age_.size(); }
 
  private:
   IntrusiveList<Entry, &Entry::hook> by_age_;  // oldest first
 };
 
+class LruScheme final : public EvictionScheme {
+ public:
+  std::unique_ptr<EvictionPolicy> make_policy() override { return std::make_unique<Lru>(); }
+  std::size_t choose(const FirstPlaces&, std::uint64_t) noexcept override { return 0; }
+};
+
 }  // namespace
 
-std::unique_ptr<EvictionPolicy> make_lru() { return std::make_unique<Lru>(); }
+std::unique_ptr<EvictionScheme> make_lru() { return std::make_unique<LruScheme>(); }
 
 }  // namespace infinistore

@@ -5,13 +5,14 @@
 namespace infinistore {
 namespace {
 
-constexpr std::array<std::string_view, 1> kNames = {"lru"};
+constexpr std::array<std::string_view, 2> kNames = {"reuse", "lru"};
 
 }  // namespace
 
 std::span<const std::string_view> eviction_policy_names() noexcept { return kNames; }
 
-std::unique_ptr<EvictionPolicy> make_eviction_policy(std::string_view name) {
+std::unique_ptr<EvictionScheme> make_eviction_scheme(std::string_view name) {
+  if (name == "reuse") return make_reuse();
   if (name == "lru") return make_lru();
   return nullptr;
 }

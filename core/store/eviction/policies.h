@@ -9,11 +9,14 @@
 
 namespace infinistore {
 
+inline constexpr std::string_view kEvictionDefault = "reuse";
+
 std::span<const std::string_view> eviction_policy_names() noexcept;
 
 // nullptr if no policy has that name.
-std::unique_ptr<EvictionPolicy> make_eviction_policy(std::string_view name);
+std::unique_ptr<EvictionScheme> make_eviction_scheme(std::string_view name);
 
-std::unique_ptr<EvictionPolicy> make_lru();
+std::unique_ptr<EvictionScheme> make_lru();
+std::unique_ptr<EvictionScheme> make_reuse();
 
 }  // namespace infinistore

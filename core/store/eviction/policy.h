@@ -1,14 +1,20 @@
 #pragma once
 // EvictionPolicy: in which order sealed, unpinned entries leave.
 //
-// The store calls it under its shard's lock, so a policy needs none.  It sees only evictable
-// entries: the store takes an entry out while it is pinned and puts it back after, so victim()
-// never has to skip one.  A policy links entries by their `hook`.
+// A policy has one or a few lines of entries.  Of a line, over all shards, the entry of the lowest
+// place leaves first; the scheme, which the policies of a store have in common, says which line is
+// next.
+//
+// The store calls a policy under its shard's lock, so that it needs none.  It sees only evictable
+// entries: the store takes an entry out while it is pinned and puts it back after.  A policy links
+// entries by their `hook`.
 //
 // To add a policy: write eviction/NAME.cpp and name it in eviction/policies.cpp.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "core/store/entry.h"
 
@@ -23,10 +29,27 @@ class EvictionPolicy {
   virtual void insert(Entry& entry, Arrival arrival) noexcept = 0;
   virtual void remove(Entry& entry) noexcept = 0;
 
-  // The entry to evict next, still held by the policy; nullptr if it holds none.
-  virtual Entry* victim() noexcept = 0;
+  // The first of a line, still held by the policy; nullptr if there is none.  While the policy
+  // holds an entry, some line has a first.
+  virtual Entry* first(std::size_t line) noexcept = 0;
+  virtual std::uint64_t place(const Entry& entry) const noexcept { return entry.used_at; }
 
   virtual std::size_t size() const noexcept = 0;  // for check_integrity()
+};
+
+inline constexpr std::size_t kEvictionLinesMax = 4;
+inline constexpr std::uint64_t kNoPlace = UINT64_MAX;  // of a line that has no first
+using FirstPlaces = std::array<std::uint64_t, kEvictionLinesMax>;
+
+// What the policies of one store have in common.  Outlives them; they may use it from any thread.
+class EvictionScheme {
+ public:
+  virtual ~EvictionScheme() = default;
+  virtual std::unique_ptr<EvictionPolicy> make_policy() = 0;  // one a shard, before any use
+
+  // Whose first leaves: a line that has one.  `firsts`: the lowest place of each line; `now`: uses
+  // of the store so far.
+  virtual std::size_t choose(const FirstPlaces& firsts, std::uint64_t now) noexcept = 0;
 };
 
 }  // namespace infinistore

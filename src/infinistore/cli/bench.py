@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from infinistore.cli import bench_sweep
+from infinistore.cli import bench_sweep, bench_trace
 from infinistore.errors import ConfigError
 from infinistore.units import parse_bytes
 
@@ -130,6 +130,7 @@ def command(
 
 
 command.add_command(bench_sweep.command)
+command.add_command(bench_trace.command)
 
 
 def _write_table(found: Run, files: Files) -> None:

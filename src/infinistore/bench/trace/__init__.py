@@ -1,0 +1,1 @@
+"""Placement and eviction: traces through eviction policies, mixed sizes through a pool."""

@@ -13,7 +13,7 @@ fmt: setup;   @scripts/fmt.sh
 demo: build;  @scripts/demo.sh
 bench: build; @scripts/bench.sh
 # What cannot be installed is reported as short, or as missing.
-bench-check: build; @.venv/bin/python benchmarks/peers.py $(PEERS) || true; scripts/bench.sh --check
+bench-check: build; @scripts/bench_check.sh $(PEERS)
 bench-sweep: build; @.venv/bin/python benchmarks/peers.py $(PEERS) || true; scripts/bench.sh sweep
 bench-vllm: build; @scripts/bench_vllm.sh
 # Other stores to measure beside, installed below build/peers/, never into the environment.

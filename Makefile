@@ -2,7 +2,7 @@
 .PHONY: setup build test check fmt demo bench bench-check bench-sweep bench-vllm clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%)
-PROOFS := demo vllm layerwise cpu peers kill faults bench eviction manners clone
+PROOFS := demo vllm layerwise cpu peers kill faults eviction bench manners clone
 .PHONY: $(PROOFS:%=proof-%)
 
 setup: ;      @scripts/setup.sh

@@ -219,6 +219,7 @@ void Shard::expect(std::span<const KeyRef> refs, std::span<const std::uint16_t> 
     if (entry == nullptr) continue;
     __builtin_prefetch(entry->hook.prev);
     __builtin_prefetch(entry->hook.next);
+    policy_->expect(entry->hash);
   }
 }
 

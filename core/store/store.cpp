@@ -16,6 +16,12 @@ namespace {
 // What a reserve() populates at once while the pool is still being populated: some 30 ms.
 constexpr std::uint64_t kPopulateStepBytes = std::uint64_t{64} << 20;
 
+// Room is made for more than one value at a time, of so much at most and this part of the pool: all
+// threads would else come for every value to the same shard, and wait for each other.  What is left
+// free also keeps values in fewer extents.
+constexpr std::uint64_t kEvictAtOnceBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kEvictAtOnceShare = 512;
+
 // Others may take what was evicted for us; so often and no more do we evict again.
 constexpr int kRoomAttemptsMax = 64;
 
@@ -122,7 +128,11 @@ bool Store::make_room(std::uint64_t value_bytes) {
   }
   // If so much is free and yet was not enough, it is scattered over too many extents.
   const std::uint64_t needed = available < bytes ? bytes - available : bytes;
-  return evict(needed) > 0 || pool.available_bytes() >= bytes;
+  const MutexLock lock(impl_->room_mutex);
+  if (pool.available_bytes() > available) return true;  // another made room meanwhile
+  const std::uint64_t at_once =
+      std::min(kEvictAtOnceBytes, pool.capacity_bytes() / kEvictAtOnceShare);
+  return evict(std::max(needed, at_once)) > 0 || pool.available_bytes() >= bytes;
 }
 
 // Turns to the shard that has the first of the next line, until another's is before its own: the

@@ -34,6 +34,9 @@ class EvictionPolicy {
   virtual Entry* first(std::size_t line) noexcept = 0;
   virtual std::uint64_t place(const Entry& entry) const noexcept { return entry.used_at; }
 
+  // An entry of this hash will be put back soon: prefetches what insert() will look at.
+  virtual void expect(std::uint64_t) const noexcept {}
+
   virtual std::size_t size() const noexcept = 0;  // for check_integrity()
 };
 

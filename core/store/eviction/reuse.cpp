@@ -38,6 +38,9 @@ class SeenKeys {
     word.now |= bits;
     return was_there;
   }
+  void expect(std::uint64_t hash) const noexcept {
+    __builtin_prefetch(&words_[hash & (words_.size() - 1)]);
+  }
   std::size_t capacity() const noexcept { return words_.size() * kKeysPerWord; }  // of an epoch
   void grow() {  // what stands in a word may have come from either of two
     const std::size_t half = words_.size();
@@ -88,6 +91,8 @@ class Reuse final : public EvictionPolicy {
     if (queue.middle == &entry) queue.middle = queue.younger(entry);
     queue.by_age.remove(entry);
   }
+
+  void expect(std::uint64_t hash) const noexcept override { seen_.expect(hash); }
 
   Entry* first(std::size_t line) noexcept override {
     Queue& queue = queues_[line / 2];

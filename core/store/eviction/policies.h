@@ -9,8 +9,6 @@
 
 namespace infinistore {
 
-inline constexpr std::string_view kEvictionDefault = "reuse";
-
 std::span<const std::string_view> eviction_policy_names() noexcept;
 
 // nullptr if no policy has that name.

@@ -1,6 +1,6 @@
 // bench_store: what the store itself costs, without sockets: lookups, puts, eviction, index memory.
 //
-//   bench_store [keys] [threads]      prints one line a figure; small numbers make a smoke run
+//   bench_store [keys] [threads] [policy]      prints one line a figure; small numbers make a smoke run
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -78,7 +78,7 @@ std::size_t heap_bytes() {
   return resident * 4096;
 }
 
-int run(std::size_t key_count, unsigned threads) {
+int run(std::size_t key_count, unsigned threads, std::string_view policy) {
   const auto keys = made_keys(key_count, 1);
   const auto absent = made_keys(key_count, 2);
   auto pool = Pool::create({.bytes = key_count * kPageBytesMin, .populate_on_touch = true});
@@ -88,9 +88,10 @@ int run(std::size_t key_count, unsigned threads) {
   }
   const MonotonicClock clock;
   const std::size_t heap_before = heap_bytes();
-  Store store(std::move(*pool), testing::options_with("lru"), clock);
+  Store store(std::move(*pool), testing::options_with(policy), clock);
   const std::size_t heap_empty = heap_bytes();
-  std::printf("%zu keys of 32 bytes, %u threads\n", key_count, threads);
+  std::printf("%zu keys of 32 bytes, %u threads, eviction by %.*s\n", key_count, threads,
+              static_cast<int>(policy.size()), policy.data());
 
   const double count = static_cast<double>(key_count);
   double seconds = timed(1, [&](unsigned) {
@@ -172,9 +173,11 @@ int run(std::size_t key_count, unsigned threads) {
 int main(int argc, char** argv) {
   const std::size_t keys = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1'000'000;
   const unsigned threads = argc > 2 ? static_cast<unsigned>(std::atoi(argv[2])) : 2;
-  if (keys < 1024 || threads == 0) {
-    std::fprintf(stderr, "usage: bench_store [keys, at least 1024] [threads]\n");
+  const std::string_view policy = argc > 3 ? argv[3] : "lru";
+  const auto policies = infinistore::eviction_policy_names();
+  if (keys < 1024 || threads == 0 || std::ranges::find(policies, policy) == policies.end()) {
+    std::fprintf(stderr, "usage: bench_store [keys, at least 1024] [threads] [policy]\n");
     return 2;
   }
-  return infinistore::run(keys, threads);
+  return infinistore::run(keys, threads, policy);
 }

@@ -1,6 +1,7 @@
 // bench_store: what the store itself costs, without sockets: lookups, puts, eviction, index memory.
 //
-//   bench_store [keys] [threads] [policy]      prints one line a figure; small numbers make a smoke run
+//   bench_store [keys] [threads] [policy]      prints one line a figure; small numbers make a smoke
+//   run
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>

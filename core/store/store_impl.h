@@ -35,7 +35,7 @@ struct Store::Impl {
   const WriteEnd on_write_end;
   StagedBudget budget;
   UseCount uses{0};
-  Mutex room_mutex;  // one evicts for all; before a shard's
+  Mutex room_mutex;                                // one evicts for all; before a shard's
   const std::unique_ptr<EvictionScheme> eviction;  // null: no policy has that name
   std::vector<std::unique_ptr<Shard>> shards;
 

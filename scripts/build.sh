@@ -18,7 +18,8 @@ inputs() {
 }
 
 build_extension() {
-  quiet_pip --no-build-isolation --no-deps -C cmake.define.INFINISTORE_WERROR=ON -e .
+  # Not by pip's own option for it: Debian 12's pip lacks it.
+  CMAKE_ARGS=-DINFINISTORE_WERROR=ON quiet_pip --no-build-isolation --no-deps -e .
   cp "$(find build/cp* -name _native.pyi -path '*bindings*' | head -1)" src/infinistore/_native.pyi
 }
 

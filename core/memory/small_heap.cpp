@@ -10,16 +10,20 @@
 #include "core/base/check.h"
 #include "core/base/mutex.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define INFINISTORE_PLAIN_HEAP 1
-#elif defined(__has_feature)
+#if defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define INFINISTORE_PLAIN_HEAP 1
+#define __SANITIZE_ADDRESS__ 1  // as gcc names it
 #endif
 #endif
 
 namespace infinistore {
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsPlain = true;  // the system's heap
+#else
+constexpr bool kIsPlain = false;
+#endif
 
 constexpr std::size_t kChunkBytes = std::size_t{2} << 20;
 constexpr std::size_t kRunBytesMin = std::size_t{32} << 10;
@@ -148,44 +152,36 @@ std::size_t run_bytes(std::size_t bytes) noexcept {
 
 }  // namespace
 
-#if defined(INFINISTORE_PLAIN_HEAP)
-
-void* small_alloc(std::size_t bytes) { return ::operator new(bytes); }
-void small_free(void* memory, std::size_t) noexcept { ::operator delete(memory); }
-void* table_alloc(std::size_t bytes) { return ::operator new(bytes, std::align_val_t{64}); }
-void table_free(void* memory, std::size_t) noexcept {
-  ::operator delete(memory, std::align_val_t{64});
-}
-
-#else
-
 void* small_alloc(std::size_t bytes) {
   KV_CHECK(bytes > 0 && bytes <= kSmallBytesMax);
+  if constexpr (kIsPlain) return ::operator new(bytes);
   FreeList& own = own_list(class_of(bytes));
   if (own.first == nullptr) central().refill(class_of(bytes), own);
   return own.pop();
 }
 
 void small_free(void* memory, std::size_t bytes) noexcept {
+  if constexpr (kIsPlain) {
+    ::operator delete(memory);
+    return;
+  }
   FreeList& own = own_list(class_of(bytes));
   own.push(memory);
   if (own.count >= kOwnMax) central().take_back(class_of(bytes), own, kOwnMax / 2);
 }
 
+// Small ones are many in tests, and no matter.
 void* table_alloc(std::size_t bytes) {
-  // Small ones are many in tests, and no matter.
-  if (bytes < kRunBytesMin) return ::operator new(bytes, std::align_val_t{64});
+  if (kIsPlain || bytes < kRunBytesMin) return ::operator new(bytes, std::align_val_t{64});
   return central().take_run(run_bytes(bytes));
 }
 
 void table_free(void* memory, std::size_t bytes) noexcept {
-  if (bytes < kRunBytesMin) {
+  if (kIsPlain || bytes < kRunBytesMin) {
     ::operator delete(memory, std::align_val_t{64});
   } else {
     central().give_run(memory, run_bytes(bytes));
   }
 }
-
-#endif
 
 }  // namespace infinistore

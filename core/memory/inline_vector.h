@@ -10,6 +10,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <iterator>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -74,10 +75,10 @@ class InlineVector {
   void reserve(std::size_t capacity) {
     if (capacity <= capacity_) return;
     KV_CHECK(capacity <= UINT32_MAX);
-    T* const larger = new T[capacity];
-    std::copy(begin(), end(), larger);
+    auto larger = std::make_unique<T[]>(capacity);  // NOLINT(modernize-avoid-c-arrays)
+    std::copy(begin(), end(), larger.get());
     if (!is_inline()) delete[] many_;
-    many_ = larger;
+    many_ = larger.release();
     capacity_ = static_cast<std::uint32_t>(capacity);
   }
   void push_back(const T& item) {

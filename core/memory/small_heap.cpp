@@ -5,22 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <memory>
 #include <vector>
 
 #include "core/base/check.h"
 #include "core/base/mutex.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1  // as gcc names it
-#endif
-#endif
-
 namespace infinistore {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kIsPlain = true;  // the system's heap
+#if defined(__SANITIZE_ADDRESS__)  // gcc's word
+constexpr bool kIsPlain = true;    // the system's heap
 #else
 constexpr bool kIsPlain = false;
 #endif
@@ -41,7 +36,7 @@ struct FreeList {
   std::size_t count = 0;
 
   void push(void* memory) noexcept {
-    first = new (memory) FreeObject{first};
+    first = std::construct_at(static_cast<FreeObject*>(memory), first);
     ++count;
   }
   void* pop() noexcept {
@@ -123,7 +118,8 @@ class Central {
 
 // Never destroyed: objects may be freed while the process ends.
 Central& central() {
-  static auto* const the_one = new Central;
+  alignas(Central) static std::array<std::byte, sizeof(Central)> place;
+  static auto* const the_one = std::construct_at(reinterpret_cast<Central*>(place.data()));
   return *the_one;
 }
 

@@ -36,6 +36,7 @@ class IntrusiveList {
       front_ = &element;
     } else {
       T* const prev = before != nullptr ? before : (front_->*hook).prev;
+      KV_CHECK(prev != nullptr);  // a linked one's
       T* const next = (prev->*hook).next;
       (element.*hook) = {prev, next};
       (prev->*hook).next = &element;

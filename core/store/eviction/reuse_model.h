@@ -49,7 +49,7 @@ class ReuseModel {
   static constexpr std::size_t kAges = 96;
   static constexpr std::size_t age_class(std::uint64_t age) noexcept {
     const std::uint64_t shifted = age + kAgeUnit;
-    const auto octave = static_cast<unsigned>(std::bit_width(shifted) - kAgeUnitBits - 1);
+    const std::size_t octave = static_cast<unsigned>(std::bit_width(shifted)) - kAgeUnitBits - 1;
     const std::size_t quarter = shifted >> (octave + kAgeUnitBits - 2) & 3;
     return octave * 4 + quarter < kAges ? octave * 4 + quarter : kAges - 1;
   }

@@ -1,6 +1,5 @@
 #include "core/client/channel.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,11 +20,6 @@ constexpr std::size_t kCallsInFlightMax = 64;
 constexpr std::size_t kWaitingInFlightMax = 64;
 constexpr std::size_t kBulkInFlightMax = 64;
 static_assert(kCallsInFlightMax + kWaitingInFlightMax + kBulkInFlightMax < kSessionRequestsMax);
-
-// A caller sends and waits for it himself.
-constexpr std::uint64_t kAloneBytesMax = 64 * 1024;
-// Then the thread takes over: others may want it.  Far more than a round trip on one host.
-constexpr Nanos kAtSocketMax = 200 * kMicrosecond;
 
 constexpr Nanos kBackoffMin = 20 * kMillisecond;
 constexpr Nanos kBackoffMax = 500 * kMillisecond;
@@ -122,105 +116,42 @@ void Channel::close_after_fork() noexcept {
 void Channel::run() {
   use_all_cpus();
   for (;;) {
-    const Nanos before = clock_.now();
     Nanos timeout = -1;
     std::uint64_t others_turns = 0;
     {
       const MutexLock lock(turn_);
-      if (!prepare(before, timeout)) break;
+      if (!prepare()) break;
+      const Nanos now = clock_.now();
+      timeout = next_deadline(now);
+      looks_at_ = timeout < 0 ? 0 : now + timeout;
       others_turns = others_turns_;
     }
     poller_.wait(timeout);
     const MutexLock lock(turn_);
     if (others_turns_ != others_turns) poller_.wait(0);  // what it saw may have been dealt with
     poller_.dispatch();
-    react(timeout < 0 ? 0 : clock_.now() - before - timeout);
+    react();
   }
   const MutexLock lock(turn_);
   end_all();
 }
 
-// All that can be done now, and how long to sleep then.  False: stop.
-bool Channel::prepare(Nanos now, Nanos& timeout) {
+// All that can be done before a sleep.  False: stop.
+bool Channel::prepare() {
   if (!take_inbox()) return false;
-  release_delayed(now);
+  release_delayed(clock_.now());
   if (!stream_) connect_if_wanted();
   pump();
-  timeout = next_deadline(clock_.now());
-  looks_at_ = timeout < 0 ? 0 : clock_.now() + timeout;
   return true;
 }
 
 // After the poller's calls.
-void Channel::react(Nanos late_by) {
+void Channel::react() {
   if (!stream_) return;
   const Nanos now = clock_.now();
-  note_progress(now, late_by);
+  note_progress(now, looks_at_ == 0 ? 0 : now - looks_at_);
   check_deadlines(now);
   if (stream_->deliver()) drop_connection();
-}
-
-// ---- a caller in the thread's place ----
-
-bool Channel::is_idle() const {
-  return flights_.empty() && delayed_.empty() &&
-         std::all_of(queues_.begin(), queues_.end(),
-                     [](const auto& queue) { return queue.waiting.empty(); });
-}
-
-// Whether it did: only a small request to an idle channel that is connected.
-bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests) {
-  if (requests.size() != 1 || requests.front()->bulk_bytes() > kAloneBytesMax) return false;
-  if (!turn_.try_lock()) return false;
-  bool is_alone = stream_ && stream_->is_open() && is_idle();
-  if (is_alone) {
-    const MutexLock lock(mutex_);
-    is_alone = !is_stopped_ && inbox_.requests.empty();
-  }
-  bool must_wake = false;
-  if (is_alone) {
-    ++others_turns_;
-    auto& queue = queue_of(*requests.front());
-    queue.waiting.push_back(std::move(requests.front()));
-    requests.clear();
-    pump();
-    // Its deadline needs the thread, as does what could not be sent.
-    must_wake = looks_at_ == 0 || flights_.empty() || looks_at_ > due(flights_.begin()->second);
-  }
-  turn_.unlock();
-  if (must_wake) poller_.wake();
-  return is_alone;
-}
-
-void Channel::wait_at_socket(const Operation& operation) {
-  if (!turn_.try_lock()) return;
-  const bool is_ours = stream_ && stream_->is_open() && flights_.size() == 1 &&
-                       flights_.begin()->second.request->operation_id() == operation.id() &&
-                       flights_.begin()->second.request->bulk_bytes() <= kAloneBytesMax;
-  bool must_wake = false;
-  if (is_ours) {
-    ++others_turns_;
-    await_answer(operation);
-    must_wake = !is_idle() || !stream_->is_open();
-  }
-  turn_.unlock();
-  if (must_wake) poller_.wake();
-}
-
-void Channel::await_answer(const Operation& operation) {
-  const Nanos until = clock_.now() + kAtSocketMax;
-  poller_.change(stream_->fd(), 0, *stream_);  // the answer shall wake one of us
-  while (!operation.is_done() && !flights_.empty() && stream_->is_open()) {
-    const Nanos left = until - clock_.now();
-    if (left <= 0) break;
-    pollfd socket{.fd = stream_->fd(), .events = POLLIN, .revents = 0};
-    const timespec time{.tv_sec = 0, .tv_nsec = left};
-    if (::ppoll(&socket, 1, &time, nullptr) > 0) {
-      stream_->on_ready(static_cast<std::uint32_t>(socket.revents));
-      pump();
-    }
-  }
-  if (stream_->is_open()) stream_->watch_again();
 }
 
 // ---- what comes and goes ----

@@ -85,8 +85,8 @@ class Channel final : public StreamOwner {
   void on_close(const Error& reason) override;
 
   void run();
-  bool prepare(Nanos now, Nanos& timeout);
-  void react(Nanos late_by);
+  bool prepare();
+  void react();
   bool send_alone(std::vector<std::unique_ptr<Request>>& requests);
   bool is_idle() const;
   void await_answer(const Operation& operation);

@@ -23,7 +23,7 @@ Shard::~Shard() {
   const MutexLock lock(mutex_);
   // A lease, reservation or quarantine that outlives its store would write into freed memory.
   KV_CHECK(counters_.pins == 0 && detached_.empty() && states_.empty());
-  for (std::size_t line = 0; line < kEvictionLinesMax; ++line) {
+  for (std::size_t line = 0; line < policy_->line_count(); ++line) {
     while (Entry* entry = policy_->first(line)) {
       policy_->remove(*entry);
       sealed_.erase(*entry);
@@ -293,7 +293,7 @@ void Shard::make_unevictable_locked(Entry& entry) noexcept {
 }
 
 void Shard::announce_firsts_locked() noexcept {
-  for (std::size_t line = 0; line < kEvictionLinesMax; ++line) {
+  for (std::size_t line = 0; line < policy_->line_count(); ++line) {
     const Entry* first = policy_->first(line);
     first_places_[line].store(first == nullptr ? kNoPlace : policy_->place(*first),
                               std::memory_order_relaxed);

@@ -56,6 +56,35 @@ TEST_CASE("what is put is found, byte for byte") {
   });
 }
 
+TEST_CASE("to expect keys changes nothing, however many, there or not") {
+  for_each_policy([](auto policy) {
+    Fixture f(policy, 64);
+    f.store.expect(0, {}, Expect::kFind);
+    std::vector<std::string> names;
+    for (int i = 0; i < 600; ++i) names.push_back("key" + std::to_string(i % 500));
+    const std::vector<std::string_view> keys(names.begin(), names.end());
+    for (std::size_t i = 0; i < 40; ++i)
+      REQUIRE(put(f.store, 0, keys[i * 7], "value") == Code::kOk);
+    const auto lease = f.store.find(0, keys[7]);
+    const StoreCounters before = f.store.counters();
+    for (const auto what : {Expect::kReserve, Expect::kExists, Expect::kFind}) {
+      std::size_t there = 0;
+      std::size_t next = 0;
+      f.store.for_each_expected(0, keys, what, [&](std::size_t i) {
+        CHECK(i == next++);
+        there += f.store.exists(0, keys[i]) ? 1 : 0;
+      });
+      CHECK(next == keys.size());
+      CHECK(there == 40 + 15);  // 15 of the first hundred, which come twice
+    }
+    const StoreCounters after = f.store.counters();
+    CHECK(after.hits == before.hits);
+    CHECK(after.misses == before.misses);
+    CHECK(after.pins == 1);
+    CHECK(f.store.check_integrity() == "");
+  });
+}
+
 TEST_CASE("keys are any bytes, up to 255 of them") {
   Fixture f("lru");
   const std::string zeros("\0a\0", 3);

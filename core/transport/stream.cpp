@@ -150,10 +150,13 @@ void Stream::update_interest() {
   if (!outgoing_.empty()) wanted |= EPOLLOUT;
   if (wanted == interest_) return;
   interest_ = wanted;
-  poller_.change(socket_.get(), interest_, *this);
+  if (is_watched_) poller_.change(socket_.get(), interest_, *this);
 }
 
-void Stream::watch_again() { poller_.change(socket_.get(), interest_, *this); }
+void Stream::watch(bool by_poller) {
+  is_watched_ = by_poller;
+  if (socket_) poller_.change(socket_.get(), by_poller ? interest_ : 0, *this);
+}
 
 // ---- receiving ----
 

@@ -67,8 +67,10 @@ class Stream final : public PollTarget {
   // Stops or resumes reading: back-pressure.
   void pause_reading(bool paused);
 
-  // After another than the poller has called on_ready(), with the poller's interest withdrawn.
-  void watch_again();
+  // Whether the poller watches the socket.  If not, somebody else waits for interest() at fd() and
+  // calls on_ready().  The poller's wake-ups by then are as few as the system allows: for errors.
+  void watch(bool by_poller);
+  std::uint32_t interest() const noexcept { return interest_; }  // EPOLLIN, EPOLLOUT
 
   bool is_open() const noexcept { return static_cast<bool>(socket_); }
   int fd() const noexcept { return socket_.get(); }
@@ -127,6 +129,7 @@ class Stream final : public PollTarget {
   std::size_t queued_bytes_ = 0;
   std::vector<int> fds_;
   std::uint32_t interest_ = 0;
+  bool is_watched_ = true;
   std::uint64_t moved_bytes_ = 0;
 
   bool closes_after_sending_ = false;

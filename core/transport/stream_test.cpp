@@ -1,6 +1,7 @@
 #include "core/transport/stream.h"
 
 #include <doctest/doctest.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -8,7 +9,9 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "core/transport/loopback/loopback.h"
 
@@ -57,9 +60,14 @@ std::vector<std::byte> body_of(std::string_view text) {
 }
 
 struct Ends {
-  explicit Ends(const Loopback::Options& options = {}) : carried(options) {
-    one = std::make_unique<Stream>(carried.take_client_end(), poller, one_owner);
-    other = std::make_unique<Stream>(carried.take_server_end(), poller, other_owner);
+  explicit Ends(const Loopback::Options& options = {}) : carried(std::in_place, options) {
+    begin(carried->take_client_end(), carried->take_server_end());
+  }
+  // Without a carrier between them: what one sends is there at once for the other.
+  static std::unique_ptr<Ends> direct() {
+    std::array<int, 2> fds{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) == 0);
+    return std::unique_ptr<Ends>(new Ends(UniqueFd(fds[0]), UniqueFd(fds[1])));
   }
   template <class Condition>
   bool until(Condition condition) {
@@ -73,13 +81,67 @@ struct Ends {
     return condition();
   }
 
-  Loopback carried;
+  std::optional<Loopback> carried;
   Poller poller;
   Recorder one_owner, other_owner;
   std::unique_ptr<Stream> one, other;
+
+ private:
+  Ends(UniqueFd one_end, UniqueFd other_end) { begin(std::move(one_end), std::move(other_end)); }
+  void begin(UniqueFd one_end, UniqueFd other_end) {
+    one = std::make_unique<Stream>(std::move(one_end), poller, one_owner);
+    other = std::make_unique<Stream>(std::move(other_end), poller, other_owner);
+  }
 };
 
 }  // namespace
+
+TEST_CASE("a stream that is not watched is served by who calls it, and by the poller again after") {
+  const auto held = Ends::direct();
+  Ends& ends = *held;
+  ends.one->watch(false);
+  std::string bytes(200'000, 'v');
+  Scatter from;
+  from.add(reinterpret_cast<std::byte*>(bytes.data()), bytes.size());
+  CHECK(ends.one->send(Opcode::kData, 1, {}, 0, &from, bytes.size()) == Code::kOk);
+  CHECK(ends.other->send(Opcode::kPing, 2, {}) == Code::kOk);
+  CHECK(ends.one->interest() == (EPOLLIN | EPOLLOUT));
+  for (int i = 0; i < 3; ++i) ends.poller.poll(0);
+  CHECK(ends.one_owner.frames.empty());
+  CHECK(ends.other_owner.frames.empty());
+  ends.one->on_ready(EPOLLIN | EPOLLOUT);
+  CHECK(ends.one_owner.frames.size() == 1);
+  ends.one->watch(true);
+  REQUIRE(ends.until([&] { return ends.other_owner.payload_count == 1; }));
+  CHECK(ends.other_owner.payloads.front() == bytes);
+  CHECK(ends.one_owner.sent == std::vector<std::uint64_t>{1});
+}
+
+TEST_CASE("a stream whose peer has gone says so to who waits in the poller's place") {
+  const auto held = Ends::direct();
+  Ends& ends = *held;
+  ends.one->watch(false);
+  ends.other.reset();
+  ends.one->on_ready(EPOLLIN | EPOLLHUP);
+  REQUIRE(ends.one_owner.ends.size() == 1);
+  CHECK(ends.one_owner.ends.front().code == Code::kDisconnected);
+  ends.one->watch(true);  // of no effect
+}
+
+TEST_CASE("who parts says all he has queued, hears no more, and ends when his peer does") {
+  const auto held = Ends::direct();
+  Ends& ends = *held;
+  CHECK(ends.one->send(Opcode::kPing, 1, body_of(std::string(100'000, 'w'))) == Code::kOk);
+  ends.one->part_after_sending({Code::kProtocol, "why"});
+  CHECK(ends.one->send(Opcode::kPing, 2, {}) == Code::kClosed);
+  // Unread bytes of the peer's do not take from it what was said.
+  for (int i = 0; i < 50; ++i) CHECK(ends.other->send(Opcode::kPing, 3, {}) == Code::kOk);
+  REQUIRE(ends.until([&] { return ends.other_owner.ends.size() == 1; }));
+  REQUIRE(ends.other_owner.frames.size() == 1);
+  CHECK(ends.other_owner.frames.front().body.size() == 100'000);
+  REQUIRE(ends.until([&] { return ends.one_owner.ends.size() == 1; }));
+  CHECK(ends.one_owner.ends.front().code == Code::kProtocol);
+}
 
 TEST_CASE("frames and payloads of any size arrive in order, however they are cut") {
   for (const std::size_t piece : {1, 33, 4096, 65536}) {

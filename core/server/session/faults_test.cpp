@@ -11,6 +11,7 @@
 namespace infinistore {
 namespace {
 
+using testing::for_each_transport;
 using testing::Harness;
 using testing::Peer;
 using Codes = std::vector<Code>;
@@ -119,6 +120,32 @@ TEST_CASE("a byte changed anywhere harms only its own connection") {
     CHECK(bystander.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);
   }
   CHECK(harness.store().counters().reserved_bytes == 0);
+}
+
+TEST_CASE("a refused peer reads why, and is parted from whatever it does then") {
+  for_each_transport([](auto transport) {
+    for (const std::string_view then : {"ends", "stays", "goes on"}) {
+      CAPTURE(then);
+      Harness harness(transport);
+      auto bystander = harness.connect();
+      auto peer = harness.connect();
+      peer.begin_put({{"k", "value"}});
+      peer.send(Opcode::kPut, Body(3, std::byte{9}));
+      for (int i = 0; i < 2000; ++i) peer.send(Opcode::kPing, {});  // nobody wants them any more
+      const auto frame = peer.receive();
+      REQUIRE(frame);
+      REQUIRE(frame->header.opcode == Opcode::kError);
+      CHECK(decode_error(frame->body)->code == Code::kProtocol);
+      if (then == "ends") peer.hang_up();
+      while (then == "goes on" && harness.worker().metrics().sessions.load() > 1) {
+        peer.send(Opcode::kPing, {});
+      }
+      CHECK(harness.sessions_are(1));
+      CHECK(harness.worker().metrics().protocol_errors.get() == 1);
+      CHECK(harness.store().counters().reserved_bytes == 0);
+      CHECK(bystander.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);
+    }
+  });
 }
 
 TEST_CASE("a connection that goes dead in the middle of a payload is given up") {

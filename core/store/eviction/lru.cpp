@@ -7,10 +7,12 @@ namespace {
 
 class Lru final : public EvictionPolicy {
  public:
+  Lru() noexcept : EvictionPolicy(1) {}
+
   void insert(Entry& entry, Arrival) noexcept override { by_age_.push_back(entry); }
   void remove(Entry& entry) noexcept override { by_age_.remove(entry); }
-  Entry* first(std::size_t line) noexcept override {
-    return line > 0 || by_age_.empty() ? nullptr : &by_age_.front();
+  Entry* first(std::size_t) noexcept override {
+    return by_age_.empty() ? nullptr : &by_age_.front();
   }
   std::size_t size() const noexcept override { return by_age_.size(); }
 

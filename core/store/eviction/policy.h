@@ -22,9 +22,14 @@ namespace infinistore {
 
 enum class Arrival : std::uint8_t { kNew, kHit };  // just sealed, or back from being read
 
+inline constexpr std::size_t kEvictionLinesMax = 4;
+
 class EvictionPolicy {
  public:
+  explicit EvictionPolicy(std::size_t line_count) noexcept : line_count_(line_count) {}
   virtual ~EvictionPolicy() = default;
+
+  std::size_t line_count() const noexcept { return line_count_; }  // at most kEvictionLinesMax
 
   virtual void insert(Entry& entry, Arrival arrival) noexcept = 0;
   virtual void remove(Entry& entry) noexcept = 0;
@@ -38,9 +43,11 @@ class EvictionPolicy {
   virtual void expect(std::uint64_t) const noexcept {}
 
   virtual std::size_t size() const noexcept = 0;  // for check_integrity()
+
+ private:
+  std::size_t line_count_;
 };
 
-inline constexpr std::size_t kEvictionLinesMax = 4;
 inline constexpr std::uint64_t kNoPlace = UINT64_MAX;  // of a line that has no first
 using FirstPlaces = std::array<std::uint64_t, kEvictionLinesMax>;
 

@@ -69,7 +69,10 @@ class Reuse final : public EvictionPolicy {
  public:
   Reuse(ReuseModel& model, const std::atomic<std::uint64_t>& middle_age,
         const std::size_t& policy_count) noexcept
-      : model_(model), middle_age_(middle_age), policy_count_(policy_count) {}
+      : EvictionPolicy(2 * kKinds),
+        model_(model),
+        middle_age_(middle_age),
+        policy_count_(policy_count) {}
 
   void insert(Entry& entry, Arrival arrival) noexcept override {
     now_ = std::max(now_, entry.used_at);

@@ -59,7 +59,7 @@ void ReuseModel::remember(std::uint64_t use_count) noexcept {
 
 void ReuseModel::used_sampled(std::uint64_t hash, Kind kind, std::uint64_t now) noexcept {
   const MutexLock lock(mutex_);
-  Waiting& waiting = place_of(hash, now);
+  Waiting& waiting = place_of(hash);
   if (waiting.hash != 0) {  // this key's wait ends by a use, or another's is given up
     const std::size_t age = age_class(now - std::min<std::uint64_t>(now, waiting.since));
     auto& waited = waited_[waiting.kind];
@@ -79,7 +79,7 @@ void ReuseModel::used_sampled(std::uint64_t hash, Kind kind, std::uint64_t now) 
 }
 
 // Its own place, a free one, or that of the one that waits longest.
-ReuseModel::Waiting& ReuseModel::place_of(std::uint64_t hash, std::uint64_t) noexcept {
+ReuseModel::Waiting& ReuseModel::place_of(std::uint64_t hash) noexcept {
   Waiting* const set = &table_[(mixed(hash) >> 48) % kSets * kWays];
   Waiting* oldest = set;
   for (Waiting* way = set; way < set + kWays; ++way) {

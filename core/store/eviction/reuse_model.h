@@ -77,7 +77,7 @@ class ReuseModel {
     return (mixed(hash) >> 32 & sample_mask_.load(std::memory_order_relaxed)) == 0 && hash != 0;
   }
   void used_sampled(std::uint64_t hash, Kind kind, std::uint64_t now) noexcept EXCLUDES(mutex_);
-  Waiting& place_of(std::uint64_t hash, std::uint64_t now) noexcept REQUIRES(mutex_);
+  Waiting& place_of(std::uint64_t hash) noexcept REQUIRES(mutex_);
   void learn_locked(std::uint64_t now) noexcept REQUIRES(mutex_);
   void set_worth(Kind kind, const Hazards& hazards) noexcept;
 

@@ -21,6 +21,7 @@ import pytest
 import infinistore
 from infinistore.server.machine import read_memory
 from server_process import READY, ServerProcess
+from waiting import until
 
 GIB = 2**30
 StartServer = Callable[..., ServerProcess]
@@ -44,11 +45,8 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def wait_until_populated(server: ServerProcess, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while server.admin("/health")["populating"]:
-        assert time.monotonic() < deadline, "still populating"
-        time.sleep(0.05)
+def wait_until_populated(server: ServerProcess) -> None:
+    until(lambda: not server.admin("/health")["populating"], 30, "still populating")
 
 
 def test_a_server_is_ready_when_it_says_so(start_server: StartServer) -> None:

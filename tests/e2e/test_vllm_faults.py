@@ -15,6 +15,7 @@ from vllm_engine import EngineProcess
 
 from figures import RecordFigure
 from server_process import ServerProcess
+from waiting import until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -26,13 +27,6 @@ def staged(server: ServerProcess) -> list[dict[str, Any]]:
     """The values that are not complete."""
     answer = server.admin("/staged")
     return list(answer["staged"])
-
-
-def until(condition: Callable[[], bool], timeout_s: float, message: str) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, message
-        time.sleep(0.01)
 
 
 def pool_adds_up(stats: dict[str, Any]) -> bool:

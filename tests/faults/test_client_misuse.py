@@ -17,6 +17,7 @@ import pytest
 import infinistore
 from infinistore import Blocks, ConfigError, Segments, UsageError
 from server_process import ServerProcess
+from waiting import until
 
 PAGE = 4096
 
@@ -170,7 +171,7 @@ def test_a_dropped_client_ends_its_threads(server: ServerProcess) -> None:
     assert batch.wait(5).all_ok  # a handle keeps the connection
     assert threads() > before
     del batch
-    assert threads() == before
+    until(lambda: threads() == before)  # a thread that was joined may still be listed for a moment
 
 
 def test_many_threads_share_one_client(connect: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import wire_client as wire
 from server_process import ServerProcess
+from waiting import until
 from wire_client import WireClient
 
 MIB = 1024**2
@@ -25,18 +26,11 @@ def bystander(server: ServerProcess) -> Iterator[WireClient]:
         assert client.put_value(b"kept", b"value" * 100) in ([wire.OK], [wire.PRESENT])
         yield client
         assert client.get_value(b"kept", 500) == (wire.OK, b"value" * 100)
-        wait_until(lambda: server.stats()["sessions"] == 1)
+        until(lambda: server.stats()["sessions"] == 1)
     stats = server.stats()
     assert stats["reserved_bytes"] == stats["quarantined_bytes"] == stats["pins"] == 0
     parts = ("free_bytes", "reserved_bytes", "quarantined_bytes", "sealed_bytes")
     assert sum(stats[part] for part in parts) == stats["capacity_bytes"]
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
 
 
 def open_files(server: ServerProcess) -> int:
@@ -54,8 +48,8 @@ def test_thousands_of_connections_that_come_and_go(server: ServerProcess) -> Non
         if number % 5 == 0:
             client.send(wire.frame(wire.PUT, 2, wire.put([b"k"], 1000))[: chance.randrange(70)])
         client.close()
-    wait_until(lambda: server.stats()["sessions"] == 1)
-    wait_until(lambda: open_files(server) <= before)
+    until(lambda: server.stats()["sessions"] == 1)
+    until(lambda: open_files(server) <= before)
 
 
 def test_as_many_connections_as_may_be_and_one_more(start_server: StartServer) -> None:
@@ -66,7 +60,7 @@ def test_as_many_connections_as_may_be_and_one_more(start_server: StartServer) -
         assert answer.opcode == wire.ERROR
         assert answer.error[0] == wire.OVERLOADED
     clients.pop().close()
-    wait_until(lambda: server.stats()["sessions"] == 19)
+    until(lambda: server.stats()["sessions"] == 19)
     with WireClient(server.address) as admitted:
         assert admitted.call(wire.PING).opcode == wire.RESULT
     for client in clients:
@@ -89,7 +83,7 @@ def test_no_descriptor_is_left(start_server: StartServer) -> None:
         assert first.call(wire.PING).opcode == wire.RESULT
         for other in others:
             other.close()
-        wait_until(lambda: first.call(wire.PING).opcode == wire.RESULT)
+        until(lambda: first.call(wire.PING).opcode == wire.RESULT)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
         with WireClient(server.address) as later:
             assert later.call(wire.PING).opcode == wire.RESULT
@@ -145,7 +139,7 @@ def test_a_writer_that_leaves_in_the_middle_of_its_payload(cut: int, server: Ser
         fill = wire.frame(wire.FILL, request_id, struct.pack("<I", 1), payload)
         client.send(fill[: len(fill) - len(payload) + cut])
     with WireClient(server.address) as other:
-        wait_until(lambda: server.stats()["reserved_bytes"] == 0)
+        until(lambda: server.stats()["reserved_bytes"] == 0)
         assert other.get_value(b"torn", len(value))[0] == wire.MISSING
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_store import FakeStore, until
+from fake_store import FakeStore
 
 from infinistore.connectors.vllm.identity import EngineShape
 from infinistore.connectors.vllm.link import StoreLink
@@ -19,6 +19,7 @@ from infinistore.connectors.vllm.metadata import StepPlan
 from infinistore.connectors.vllm.scheduler import SchedulerSide
 from infinistore.connectors.vllm.settings import ConnectorSettings
 from infinistore.connectors.vllm.worker import WorkerSide
+from waiting import until
 
 BLOCK_TOKENS = 4
 LAYERS = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -265,11 +264,3 @@ class FakeClient:
     def _check(self) -> None:
         if self.store.is_dead or self.is_closed:
             raise DisconnectedError("the store is gone")
-
-
-def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Waits for something that another thread does."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.002)

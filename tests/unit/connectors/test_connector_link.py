@@ -6,12 +6,13 @@ import logging
 import threading
 
 import pytest
-from fake_store import FakeStore, until
+from fake_store import FakeStore
 
 from infinistore.connectors.vllm import link as link_module
 from infinistore.connectors.vllm.counters import Counters, Warner
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.settings import ConnectorSettings
+from waiting import until
 
 SETTINGS = ConnectorSettings()
 

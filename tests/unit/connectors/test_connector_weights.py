@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_store import until
 
 from infinistore.connectors.vllm import weights
 from infinistore.connectors.vllm.weights import AdapterDigests, UnknownWeights, digest_directory
+from waiting import until
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from demo.children import Child, ChildError, Children
+
+from waiting import until
 
 ROOT = Path(__file__).parents[3]
 # Starts a grandchild, names both, and does not mind SIGTERM: the worst to be ended.
@@ -41,13 +42,6 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def until_gone(pid: int) -> None:
-    deadline_s = time.monotonic() + 10
-    while is_alive(pid):
-        assert time.monotonic() < deadline_s, f"{pid} still runs"
-        time.sleep(0.02)
-
-
 def test_stop_ends_grandchildren_and_the_deaf(tmp_path, monkeypatch):
     monkeypatch.setattr("demo.children._TERM_S", 0.3)
     child = Child("deaf", [sys.executable, "-c", STUBBORN], tmp_path / "log", dict(os.environ))
@@ -55,7 +49,7 @@ def test_stop_ends_grandchildren_and_the_deaf(tmp_path, monkeypatch):
     assert all(map(is_alive, pids))
     child.stop()
     for pid in pids:
-        until_gone(pid)
+        until(lambda pid=pid: not is_alive(pid), message=f"{pid} still runs")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -73,7 +67,7 @@ def test_a_run_leaves_nothing_behind(tmp_path, number):
         assert is_alive(pid)
         run.send_signal(number)
         run.wait(20)
-    until_gone(pid)
+    until(lambda: not is_alive(pid))
 
 
 def test_who_ends_early_is_named_with_its_last_words(tmp_path):

@@ -42,16 +42,7 @@ _POOL_MIB = 320
 _WARM_UPS = 2
 _START_S = 600.0
 _VOCABULARY = range(100, 40_000)
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
+_ENVIRONMENT = {**engines.ENGINE_ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 def engine_settings(model: Path, kv_transfer: dict[str, Any] | None) -> dict[str, Any]:

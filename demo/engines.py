@@ -25,7 +25,7 @@ CONNECTOR_MODULE = "infinistore.connectors.vllm"
 _START_S = 420.0  # a busy machine of two cores; 40 to 60 s when it is quiet
 
 # vLLM on a CPU without a model hub, on the loopback alone. Both packages are imported from here.
-_ENGINE_ENVIRONMENT = {
+ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -148,7 +148,7 @@ def start_engine(
     if kv_transfer is not None:
         argv += ["--kv-transfer-config", json.dumps(kv_transfer)]
     variables = {
-        **_ENGINE_ENVIRONMENT,
+        **ENGINE_ENVIRONMENT,
         "VLLM_CPU_OMP_THREADS_BIND": str(core),
         **(extra_environment or {}),
     }

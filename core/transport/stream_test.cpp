@@ -64,10 +64,10 @@ struct Ends {
     begin(carried->take_client_end(), carried->take_server_end());
   }
   // Without a carrier between them: what one sends is there at once for the other.
-  static std::unique_ptr<Ends> direct() {
+  static Ends direct() {
     std::array<int, 2> fds{};
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) == 0);
-    return std::unique_ptr<Ends>(new Ends(UniqueFd(fds[0]), UniqueFd(fds[1])));
+    return {UniqueFd(fds[0]), UniqueFd(fds[1])};
   }
   template <class Condition>
   bool until(Condition condition) {
@@ -97,8 +97,7 @@ struct Ends {
 }  // namespace
 
 TEST_CASE("a stream that is not watched is served by who calls it, and by the poller again after") {
-  const auto held = Ends::direct();
-  Ends& ends = *held;
+  Ends ends = Ends::direct();
   ends.one->watch(false);
   std::string bytes(200'000, 'v');
   Scatter from;
@@ -118,8 +117,7 @@ TEST_CASE("a stream that is not watched is served by who calls it, and by the po
 }
 
 TEST_CASE("a stream whose peer has gone says so to who waits in the poller's place") {
-  const auto held = Ends::direct();
-  Ends& ends = *held;
+  Ends ends = Ends::direct();
   ends.one->watch(false);
   ends.other.reset();
   ends.one->on_ready(EPOLLIN | EPOLLHUP);
@@ -129,8 +127,7 @@ TEST_CASE("a stream whose peer has gone says so to who waits in the poller's pla
 }
 
 TEST_CASE("who parts says all he has queued, hears no more, and ends when his peer does") {
-  const auto held = Ends::direct();
-  Ends& ends = *held;
+  Ends ends = Ends::direct();
   CHECK(ends.one->send(Opcode::kPing, 1, body_of(std::string(100'000, 'w'))) == Code::kOk);
   ends.one->part_after_sending({Code::kProtocol, "why"});
   CHECK(ends.one->send(Opcode::kPing, 2, {}) == Code::kClosed);

@@ -50,10 +50,10 @@ void FakePeer::send_raw(Bytes bytes) {
   }
 }
 
-void FakePeer::send(Opcode opcode, std::uint64_t request_id, const Body& body,
-                    const Body& payload) {
+void FakePeer::send(Opcode opcode, std::uint64_t request_id, const Body& body, const Body& payload,
+                    std::uint16_t flags) {
   const auto header = encode_header({.opcode = opcode,
-                                     .flags = 0,
+                                     .flags = flags,
                                      .request_id = request_id,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
                                      .payload_bytes = payload.size()});

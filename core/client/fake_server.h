@@ -30,7 +30,8 @@ class FakePeer {
 
   bool shares_memory() const noexcept { return shares_memory_; }
   std::optional<FakeFrame> next();  // nullopt: the client has closed
-  void send(Opcode opcode, std::uint64_t request_id, const Body& body, const Body& payload = {});
+  void send(Opcode opcode, std::uint64_t request_id, const Body& body, const Body& payload = {},
+            std::uint16_t flags = 0);
   void send_raw(Bytes bytes);
   void send_fds(Opcode opcode, std::uint64_t request_id, const Body& body,
                 const std::vector<int>& fds);

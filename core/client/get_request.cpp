@@ -51,24 +51,24 @@ Code GetPart::start(Line& line) {
   get.ranges.items = {
       {.value_bytes = spec.value_bytes, .value_offset = spec.value_offset, .bytes = range_bytes_}};
   for (const auto index : indexes_) get.keys.push_back(spec.keys[index]);
-  return line.stream.send(Opcode::kGet, line.request_id, encode(get));
+  return line.stream.send(Opcode::kGet, line.request_id, encode(get), kFlagGetTakesCopy);
 }
 
 Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line) {
   if (header.opcode != Opcode::kData || is_receiving_) {
     return broken("the server answered a get with a frame that does not belong there");
   }
-  auto data = decode_data(body, line.link.shares_memory());
+  const bool has_extents = line.link.shares_memory() && (header.flags & kFlagDataCopied) == 0;
+  auto data = decode_data(body, has_extents);
   if (!data || data->outcomes.size() != indexes_.size()) return broken("DATA is malformed");
-  const auto expected =
-      line.link.shares_memory() ? std::uint64_t{0} : data->found.size() * range_bytes_;
+  const auto expected = has_extents ? std::uint64_t{0} : data->found.size() * range_bytes_;
   if (header.payload_bytes != expected) return broken("DATA has another size than was asked for");
   for (const auto& item : data->found) {
     if (item.bytes != range_bytes_) return broken("DATA has another range than was asked for");
   }
   is_receiving_ = true;
   if (batch_ == nullptr) {
-    line.link.refuse(line.request_id);
+    if (has_extents) line.link.refuse(line.request_id);
     transfer_.payload = std::make_unique<Discard>();
     return header.payload_bytes > 0 ? Step::kWait : Step::kDone;
   }

@@ -46,6 +46,11 @@ struct ReplyLimits {
   bool has_extents = false;         // each item's extents stand in the body
 };
 
+enum class Pushed {
+  kAll,    // the bytes stand in the frame itself: nobody reads the sources any more
+  kLater,  // on_pushed() comes
+};
+
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -57,7 +62,8 @@ class Connection {
   // At least one outcome is kOk; extents are those of the item's range, and stay the caller's until
   // on_pulled() or on_pushed(), or after the end until the fence.
   virtual void pull(std::uint64_t request_id, GrantReply grant) = 0;
-  virtual void push(std::uint64_t request_id, DataReply data) = 0;
+  // `takes_copy`: few bytes may come as payload whatever the transport.
+  virtual Pushed push(std::uint64_t request_id, DataReply data, bool takes_copy) = 0;
 
   // ERROR to the peer, then the end.  Nothing that it sends meanwhile is heard.
   virtual void refuse(const Error& reason) = 0;

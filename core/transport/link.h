@@ -55,10 +55,11 @@ class Link {
   // Moves the granted items to the server, and sends FILL.  An error ends the connection.
   virtual Result<Moved> fill(Transfer& transfer) = 0;
 
-  // Takes the found items.  kLater: transfer.payload is where DATA's payload goes.
+  // Takes the found items.  kLater: transfer.payload is where DATA's payload goes; on shared memory
+  // if there are no extents.
   virtual Result<Moved> receive(Transfer& transfer) = 0;
 
-  // The caller wants nothing more of a DATA: lets the server's memory go.
+  // The caller wants nothing more of a DATA with extents: lets the server's memory go.
   virtual void refuse(std::uint64_t request_id) = 0;
 
   // From now on a transfer of receive() puts what still comes nowhere.

@@ -50,24 +50,27 @@ Code Stream::send(Opcode opcode, std::uint64_t request_id, std::vector<std::byte
                   std::uint16_t flags, Payload* payload, std::uint64_t payload_bytes) {
   if (!socket_ || is_close_due_ || closes_after_sending_) return Code::kClosed;
   if (queued_bytes_ + body.size() > kSendQueueBytesMax) return Code::kOverloaded;
-  KV_CHECK(body.size() <= kBodyBytesMax && payload_bytes <= kPayloadBytesMax);
-  const auto header = encode_header({.opcode = opcode,
-                                     .flags = flags,
-                                     .request_id = request_id,
-                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = payload_bytes});
+  const std::uint64_t copied_bytes = payload == nullptr ? payload_bytes : 0;
+  KV_CHECK(copied_bytes <= body.size() && body.size() - copied_bytes <= kBodyBytesMax &&
+           payload_bytes <= kPayloadBytesMax);
+  const auto header =
+      encode_header({.opcode = opcode,
+                     .flags = flags,
+                     .request_id = request_id,
+                     .body_bytes = static_cast<std::uint32_t>(body.size() - copied_bytes),
+                     .payload_bytes = payload_bytes});
   body.insert(body.begin(), header.begin(), header.end());
   queued_bytes_ += body.size();
   outgoing_.push_back({.bytes = std::move(body),
                        .sent = 0,
                        .payload = payload_bytes > 0 ? payload : nullptr,
-                       .payload_left = payload_bytes,
+                       .payload_left = payload_bytes - copied_bytes,
                        .request_id = request_id,
                        .fds = std::move(fds_)});
   fds_.clear();
   // Small frames leave at once: a wake-up through the poller would cost more than the call.  What
-  // has a payload waits for the poller, since on_sent() must not be called from inside send().
-  if (outgoing_.size() == 1 && payload_bytes == 0) write_ready();
+  // has a payload of its own waits for the poller, since on_sent() must not be called from here.
+  if (outgoing_.size() == 1 && payload_bytes == copied_bytes) write_ready();
   update_interest();
   return Code::kOk;
 }
@@ -154,6 +157,7 @@ void Stream::update_interest() {
 }
 
 void Stream::watch(bool by_poller) {
+  if (is_watched_ == by_poller) return;
   is_watched_ = by_poller;
   if (socket_) poller_.change(socket_.get(), by_poller ? interest_ : 0, *this);
 }

@@ -45,8 +45,8 @@ class Stream final : public PollTarget {
   Stream& operator=(const Stream&) = delete;
 
   // Queues a frame.  `payload`, if any, gives exactly `payload_bytes` and must live until on_sent()
-  // or on_close().  kOverloaded, and nothing queued, if the peer reads too slowly; kClosed after
-  // the end.
+  // or on_close(); without one the payload is the end of `body`.  kOverloaded, and nothing queued,
+  // if the peer reads too slowly; kClosed after the end.
   Code send(Opcode opcode, std::uint64_t request_id, std::vector<std::byte> body,
             std::uint16_t flags = 0, Payload* payload = nullptr, std::uint64_t payload_bytes = 0);
 

@@ -34,6 +34,8 @@ class StreamConnection : public Connection, protected StreamOwner {
 
   void send_payload(Opcode opcode, std::uint64_t request_id, Body body, Payload& payload,
                     std::uint64_t payload_bytes);
+  // DATA with the bytes of its extents in the same piece of memory; false: there are too many.
+  bool send_copy(std::uint64_t request_id, DataReply& data, Pool& pool, std::uint16_t flags);
   // The peer broke the protocol; returned from on_fill() it is also the refusal of the payload.
   Payload* break_off(const char* what);
   Payload* discard() noexcept;

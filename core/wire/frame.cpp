@@ -22,7 +22,8 @@ static_assert(sizeof(RawHeader) == kHeaderBytes);
 
 std::uint16_t flags_allowed(Opcode opcode) noexcept {
   if (opcode == Opcode::kFill) return kFlagFillCancelled;
-  if (opcode == Opcode::kGet) return kFlagGetUpTo;
+  if (opcode == Opcode::kGet) return kFlagGetUpTo | kFlagGetTakesCopy;
+  if (opcode == Opcode::kData) return kFlagDataCopied;
   return 0;
 }
 

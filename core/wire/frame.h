@@ -41,6 +41,8 @@ inline constexpr std::uint8_t kOpcodeLast = 20;
 
 inline constexpr std::uint16_t kFlagFillCancelled = 1;  // FILL
 inline constexpr std::uint16_t kFlagGetUpTo = 1;        // GET
+inline constexpr std::uint16_t kFlagGetTakesCopy = 2;   // GET
+inline constexpr std::uint16_t kFlagDataCopied = 1;     // DATA
 
 struct FrameHeader {
   Opcode opcode = Opcode::kPing;

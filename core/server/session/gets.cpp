@@ -30,6 +30,7 @@ void Gets::begin(Connection& connection, const FrameHeader& header, Bytes body, 
   open.place = place;
   open.request_id = header.request_id;
   open.is_up_to = (header.flags & kFlagGetUpTo) != 0;
+  open.takes_copy = (header.flags & kFlagGetTakesCopy) != 0;
   open.begun_at = context_.clock.now();
   const auto lease_id = open.request.lease_id;
   if (lease_id != 0 && !context_.leases.contains(lease_id)) {
@@ -144,8 +145,17 @@ void Gets::answer(Connection& connection, Open open) {
     connection.send(Opcode::kData, open.request_id, encode(reply));
     return;
   }
-  sending_.emplace(open.request_id, std::move(sending));
-  connection.push(open.request_id, std::move(reply));
+  if (connection.push(open.request_id, std::move(reply), open.takes_copy) == Pushed::kAll) {
+    note_sent(sending);
+  } else {
+    sending_.emplace(open.request_id, std::move(sending));
+  }
+}
+
+void Gets::note_sent(const Sending& sending) {
+  metrics_.sent_bytes.add(sending.bytes);
+  const Nanos took = context_.clock.now() - sending.begun_at;
+  metrics_.get_us.record(static_cast<std::uint64_t>(took / 1000));
 }
 
 Code Gets::add_found(const Open& open, Item& item, ReplyLimits& left, std::size_t& body_left,
@@ -171,9 +181,7 @@ Code Gets::add_found(const Open& open, Item& item, ReplyLimits& left, std::size_
 void Gets::on_pushed(std::uint64_t request_id) {
   const auto found = sending_.find(request_id);
   if (found == sending_.end()) return;
-  metrics_.sent_bytes.add(found->second.bytes);
-  const Nanos took = context_.clock.now() - found->second.begun_at;
-  metrics_.get_us.record(static_cast<std::uint64_t>(took / 1000));
+  note_sent(found->second);
   sending_.erase(found);
 }
 

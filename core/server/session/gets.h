@@ -52,6 +52,7 @@ class Gets {
     Place place;
     std::uint64_t request_id = 0;
     bool is_up_to = false;
+    bool takes_copy = false;
     Code missing = Code::kMissing;  // or kLeaseExpired, if it was asked under a lease that is gone
     std::size_t waiting = 0;
     Nanos begun_at = 0;
@@ -67,6 +68,7 @@ class Gets {
   bool wait_for(Open& open, std::size_t index);
   void stop_waiting(Open& open);
   void answer(Connection& connection, Open open);
+  void note_sent(const Sending& sending);
   Code add_found(const Open& open, Item& item, ReplyLimits& left, std::size_t& body_left,
                  DataReply& reply);
 

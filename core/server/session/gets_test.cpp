@@ -131,6 +131,35 @@ TEST_CASE("a value that is being read stays, whatever happens to its key") {
   CHECK(harness.worker().metrics().late_messages.get() == 1);
 }
 
+TEST_CASE("few bytes come in the frame itself, and pin nothing; more only where they must") {
+  for_each_transport([](auto transport) {
+    Harness harness(transport);
+    auto peer = harness.connect();
+    const std::string half(8 * 1024, 'h');
+    peer.put({{"a", half}, {"b", half}, {"c", "c"}});
+    GetRequest request;
+    for (const bool is_few : {true, false}) {
+      request.keys = {"a", "gone", "b"};
+      request.ranges.items = {{0, 0, half.size()}};
+      if (!is_few) request.keys.push_back("a");  // over 16 KiB
+      const auto found = std::vector<std::string>(is_few ? 2 : 3, half);
+      for (const std::uint16_t flags : {std::uint16_t{0}, kFlagGetTakesCopy}) {
+        CHECK(peer.get(request, flags).found == found);
+        const auto id = peer.send(Opcode::kGet, encode(request), {}, flags);
+        CHECK(peer.read_data(false).found == found);
+        peer.call(Opcode::kPing, {});  // over TCP what was sent is let go behind the bytes
+        const bool is_copied = !peer.shares_memory() || (is_few && flags != 0);
+        CHECK(harness.store().counters().pins == (is_copied ? 0 : found.size()));
+        if (!is_copied) peer.send_as(id, Opcode::kDone, {});
+        peer.call(Opcode::kPing, {});
+        CHECK(harness.store().counters().pins == 0);
+      }
+    }
+    CHECK(harness.worker().metrics().sent_bytes.get() == 2 * 2 * 5 * half.size());
+    CHECK(harness.worker().metrics().late_messages.get() == 0);
+  });
+}
+
 TEST_CASE("a corrupt value is dropped and reported as missing") {
   for_each_transport([](auto transport) {
     Harness harness(transport);

@@ -234,13 +234,14 @@ Peer::Got Peer::read_data(bool is_done) {
   const auto frame = receive();
   REQUIRE(frame.has_value());
   REQUIRE(frame->header.opcode == Opcode::kData);
-  const auto data = decode_data(frame->body, shares_memory_);
+  const bool has_extents = shares_memory_ && (frame->header.flags & kFlagDataCopied) == 0;
+  const auto data = decode_data(frame->body, has_extents);
   REQUIRE(data.has_value());
   Got got{.outcomes = data->outcomes, .found = {}};
   std::string_view payload = text_of(frame->payload);
   for (std::size_t i = 0; i < data->found.size(); ++i) {
     const auto& item = data->found[i];
-    if (shares_memory_) {
+    if (has_extents) {
       got.found.push_back(read_extents(data->extents[i]));
     } else {
       got.found.emplace_back(payload.substr(0, item.bytes));
@@ -249,7 +250,7 @@ Peer::Got Peer::read_data(bool is_done) {
     CHECK(got.found.back().size() == item.bytes);
   }
   CHECK(payload.empty());
-  if (shares_memory_ && is_done && !got.found.empty()) {
+  if (has_extents && is_done && !got.found.empty()) {
     send_as(frame->header.request_id, Opcode::kDone, {});
   }
   return got;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/base/checksum.h"
+#include "core/transport/arrival.h"
 #include "core/transport/segment_cursor.h"
 #include "core/wire/codec.h"
 
@@ -35,6 +36,10 @@ class ShmLink final : public Link {
 
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
+    if (transfer.extents.empty()) {  // few bytes, which come as payload
+      transfer.payload = std::make_unique<Arrival>(transfer, verifies_);
+      return Moved::kLater;
+    }
     SegmentCursor to(transfer.items);
     for (std::size_t i = 0; i < transfer.items.size(); ++i) {
       const auto sum = copy(to, i, transfer, Way::kToSegments);
@@ -47,7 +52,9 @@ class ShmLink final : public Link {
 
   void refuse(std::uint64_t request_id) override { stream_.send(Opcode::kDone, request_id, {}); }
 
-  void drop(Transfer&) noexcept override {}  // nothing stays under way
+  void drop(Transfer& transfer) noexcept override {
+    if (transfer.payload) static_cast<Arrival*>(transfer.payload.get())->drop();
+  }
 
  private:
   static Error bad_extents() {

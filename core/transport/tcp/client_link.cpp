@@ -5,15 +5,12 @@
 
 #include "core/base/check.h"
 #include "core/base/checksum.h"
+#include "core/transport/arrival.h"
 #include "core/transport/segment_cursor.h"
 #include "core/wire/codec.h"
 
 namespace infinistore {
 namespace {
-
-// Received by one system call at most: it is still in the caches when it is summed.
-constexpr std::size_t kReceiveBytes = 512 * 1024;
-constexpr std::size_t kWasteBytes = 64 * 1024;
 
 // FILL's payload: the items, then their sums.
 //
@@ -91,56 +88,6 @@ class Gather final : public Payload {
   std::size_t trailer_ = 0;  // bytes of the sums that have been sent
 };
 
-// DATA's payload: into the segments, compared with its sums as it arrives.
-class Place final : public Payload {
- public:
-  Place(Transfer& transfer, bool verifies)
-      : transfer_(transfer),
-        at_(transfer.items),
-        sum_(transfer.items.front().position),
-        verifies_(verifies) {}
-
-  std::size_t peek(std::span<iovec> pieces) noexcept override {
-    if (waste_ != nullptr) {
-      pieces[0] = {waste_->data(), waste_->size()};
-      return 1;
-    }
-    std::size_t count = 0;
-    std::size_t bytes = 0;
-    for (SegmentCursor at = at_; count < pieces.size() && !at.at_end() && bytes < kReceiveBytes;) {
-      const std::size_t step = std::min(at.rest().size(), kReceiveBytes - bytes);
-      pieces[count++] = {at.rest().data(), step};
-      bytes += step;
-      at.move(step);
-    }
-    return count;
-  }
-
-  void advance(std::size_t bytes) noexcept override {
-    if (waste_ != nullptr) return;
-    while (bytes > 0) {
-      const std::size_t step = std::min(bytes, at_.rest().size());
-      const bool is_last = at_.is_last_of_item(step);
-      if (verifies_) sum_.add(at_.rest().first(step));
-      const std::size_t item = at_.item();
-      at_.move(step);
-      bytes -= step;
-      if (!is_last) continue;
-      if (verifies_) transfer_.is_corrupt[item] = sum_.finish() != transfer_.checksums[item];
-      sum_ = RunningChecksum(at_.at_end() ? 0 : transfer_.items[at_.item()].position);
-    }
-  }
-
-  void drop() { waste_ = std::make_unique<std::array<std::byte, kWasteBytes>>(); }
-
- private:
-  Transfer& transfer_;
-  SegmentCursor at_;
-  RunningChecksum sum_;
-  bool verifies_;
-  std::unique_ptr<std::array<std::byte, kWasteBytes>> waste_;
-};
-
 class TcpLink final : public Link {
  public:
   TcpLink(Stream& stream, bool verifies) : stream_(stream), verifies_(verifies) {}
@@ -162,14 +109,14 @@ class TcpLink final : public Link {
 
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
-    transfer.payload = std::make_unique<Place>(transfer, verifies_);
+    transfer.payload = std::make_unique<Arrival>(transfer, verifies_);
     return Moved::kLater;
   }
 
   void refuse(std::uint64_t) override {}  // its bytes come anyway
 
   void drop(Transfer& transfer) noexcept override {
-    static_cast<Place*>(transfer.payload.get())->drop();  // receive() made it
+    static_cast<Arrival*>(transfer.payload.get())->drop();  // receive() made it
   }
 
  private:

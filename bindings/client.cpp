@@ -113,6 +113,9 @@ class Handle {
   T& operator*() const noexcept { return *operation_; }
   T* operator->() const noexcept { return operation_.get(); }
   void cancel() const { client()->cancel(*operation_); }
+  bool is_done() const {
+    return client().is_forked() ? operation_->is_done() : client()->is_done(*operation_);
+  }
   PyClient& client() const { return *nb::inst_ptr<PyClient>(client_); }
 
  private:
@@ -258,7 +261,7 @@ nb::dict call_counters(PyCall& call) {
 template <class T>
 void define_handle(nb::class_<Handle<T>>& type) {
   type.def_prop_ro("id", [](Handle<T>& self) { return self->id(); })
-      .def_prop_ro("done", [](Handle<T>& self) { return self->is_done(); })
+      .def_prop_ro("done", &Handle<T>::is_done)
       .def(
           "wait",
           [](Handle<T>& self, std::optional<double> timeout_s) {

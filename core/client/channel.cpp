@@ -21,6 +21,12 @@ constexpr std::size_t kWaitingInFlightMax = 64;
 constexpr std::size_t kBulkInFlightMax = 64;
 static_assert(kCallsInFlightMax + kWaitingInFlightMax + kBulkInFlightMax < kSessionRequestsMax);
 
+// Copies of so little are done when their frame is read.
+constexpr std::uint64_t kAtOnceBytesMax = 256 * 1024;
+
+// A GRANT, and the RESULT that follows at once if nothing was granted.
+constexpr std::size_t kHeldMax = 2;
+
 constexpr Nanos kBackoffMin = 20 * kMillisecond;
 constexpr Nanos kBackoffMax = 500 * kMillisecond;
 
@@ -67,8 +73,8 @@ Error Channel::wait_dialled() {
   return *first_dial_;
 }
 
-void Channel::submit(std::vector<std::unique_ptr<Request>> requests) {
-  if (send_alone(requests)) return;
+void Channel::submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited) {
+  if (send_alone(requests, is_awaited)) return;
   bool is_stopped = false;
   {
     const MutexLock lock(mutex_);
@@ -122,7 +128,7 @@ void Channel::run() {
       const MutexLock lock(turn_);
       if (!prepare()) break;
       const Nanos now = clock_.now();
-      timeout = next_deadline(now);
+      timeout = held_.empty() ? next_deadline(now) : 0;
       looks_at_ = timeout < 0 ? 0 : now + timeout;
       others_turns = others_turns_;
     }
@@ -131,6 +137,7 @@ void Channel::run() {
     if (others_turns_ != others_turns) poller_.wait(0);  // what it saw may have been dealt with
     poller_.dispatch();
     react();
+    deal_with_one_held();
   }
   const MutexLock lock(turn_);
   end_all();
@@ -141,6 +148,7 @@ bool Channel::prepare() {
   if (!take_inbox()) return false;
   release_delayed(clock_.now());
   if (!stream_) connect_if_wanted();
+  if (stream_) stream_->watch(true);
   pump();
   return true;
 }
@@ -305,7 +313,42 @@ Payload* Channel::on_frame(const FrameHeader& header, Bytes body) {
     stream_->close(link_error(Code::kProtocol, "the server answered what nobody asked"));
     return nullptr;
   }
-  auto& request = *found->second.request;
+  auto& held = found->second.held;
+  if (held == kHeldMax) {
+    stream_->close(link_error(Code::kProtocol, "the server answered again and again"));
+    return nullptr;
+  }
+  if (held > 0 || brings_copies(header, *found->second.request)) {
+    ++held;
+    held_.push_back({header, {body.begin(), body.end()}});
+    return nullptr;
+  }
+  return deal_with(header, body);
+}
+
+// Over shared memory an answer to a large request is followed by copies as long as many round
+// trips.  Between those of two answers the thread looks at the socket and starts what it may, so
+// that the server is never done with all it was given: a wave of requests waiting for a wave of
+// answers cost a tenth of the time (64 KiB blocks, measured).
+bool Channel::brings_copies(const FrameHeader& header, const Request& request) const {
+  return link_->shares_memory() && header.payload_bytes == 0 &&
+         request.bulk_bytes() > kAtOnceBytesMax &&
+         (header.opcode == Opcode::kGrant || header.opcode == Opcode::kData);
+}
+
+void Channel::deal_with_one_held() {
+  if (held_.empty()) return;
+  const HeldFrame frame = std::move(held_.front());
+  held_.pop_front();
+  const auto found = flights_.find(frame.header.request_id);
+  if (found == flights_.end() || !stream_->is_open()) return;
+  --found->second.held;
+  deal_with(frame.header, frame.body);
+  progress_at_ = clock_.now();
+}
+
+Payload* Channel::deal_with(const FrameHeader& header, Bytes body) {
+  auto& request = *flights_.at(header.request_id).request;
   auto here = line(header.request_id);
   auto step = request.on_frame(header, body, here);
   collect_follow_ups();

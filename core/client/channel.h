@@ -33,6 +33,9 @@ namespace infinistore {
 // against the server's bound on unsealed bytes (kStagedPercentMax), which all clients share.
 inline constexpr std::uint64_t kPutShareOfPool = 16;
 
+// While requests come and go, the thread looks around so often, whether it is woken or not.
+inline constexpr Nanos kLookAgain = 20 * kMillisecond;
+
 class Channel final : public StreamOwner {
  public:
   // `choice` may be other than the options': what this channel dials.
@@ -45,11 +48,13 @@ class Channel final : public StreamOwner {
   // Waits for the first dialling; kOk, or why it failed.
   Error wait_dialled() NO_THREAD_SAFETY_ANALYSIS;  // it knows no std::unique_lock
 
-  void submit(std::vector<std::unique_ptr<Request>> requests);
+  // `is_awaited`: by wait_at_socket(), soon.
+  void submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited);
   void cancel(std::uint64_t operation_id);
   // If this operation is all that is in flight: waits for its answer at the socket, in place of the
-  // thread, but not for long.  Whoever waits for it calls this first.
-  void wait_at_socket(const Operation& operation);
+  // thread, but not for long.  Whoever waits for it calls this first; without patience, whoever
+  // asks whether it has ended.
+  void wait_at_socket(const Operation& operation, Nanos patience);
   // Ends every request with kClosed, says goodbye, and joins the thread.
   void stop();
 
@@ -62,7 +67,8 @@ class Channel final : public StreamOwner {
   struct Flight {
     std::unique_ptr<Request> request;
     Nanos started = 0;
-    Nanos deadline = 0;  // whatever happens
+    Nanos deadline = 0;    // whatever happens
+    std::size_t held = 0;  // of its answers, those in `held_`
   };
   struct Queue {
     std::deque<std::unique_ptr<Request>> waiting;
@@ -72,6 +78,10 @@ class Channel final : public StreamOwner {
   struct Delayed {
     std::unique_ptr<Request> request;
     Nanos due = 0;
+  };
+  struct HeldFrame {
+    FrameHeader header;
+    std::vector<std::byte> body;
   };
   struct Inbox {
     std::vector<std::unique_ptr<Request>> requests;
@@ -87,9 +97,9 @@ class Channel final : public StreamOwner {
   void run();
   bool prepare();
   void react();
-  bool send_alone(std::vector<std::unique_ptr<Request>>& requests);
+  bool send_alone(std::vector<std::unique_ptr<Request>>& requests, bool is_awaited);
   bool is_idle() const;
-  void await_answer(const Operation& operation);
+  void await_answer(const Operation& operation, Nanos until);
   bool take_inbox();
   void cancel_here(std::uint64_t operation_id);
   void connect_if_wanted();
@@ -115,6 +125,9 @@ class Channel final : public StreamOwner {
   }
   Line line(std::uint64_t request_id);
   void collect_follow_ups();
+  bool brings_copies(const FrameHeader& header, const Request& request) const;
+  Payload* deal_with(const FrameHeader& header, Bytes body);
+  void deal_with_one_held();
 
   const ClientOptions options_;
   const ClientIdentity identity_;
@@ -141,7 +154,8 @@ class Channel final : public StreamOwner {
   std::unordered_map<std::uint64_t, Flight> flights_;
   std::vector<Delayed> delayed_;
   std::vector<std::unique_ptr<Request>> follow_ups_;
-  std::uint64_t next_id_ = 2;  // HELLO was 1
+  std::deque<HeldFrame> held_;  // what they bring takes long: one between two looks at the socket
+  std::uint64_t next_id_ = 2;   // HELLO was 1
   std::uint64_t put_bytes_in_flight_ = 0;
   std::uint64_t put_bytes_max_ = 0;
   std::uint64_t moved_bytes_ = 0;

@@ -26,7 +26,12 @@ bool Channel::is_idle() const {
 }
 
 // Whether it did: only a small request to an idle channel that is connected.
-bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests) {
+//
+// From then on the thread is not woken by the socket: it would mostly be just too early for the
+// caller, who comes from Python, and take the answer from him (half as long again, measured).  Who
+// does not come gets it when the thread looks again, or when he asks whether it is there.  A put
+// goes on with the answer, and others may wait for it, so its socket stays watched.
+bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests, bool is_awaited) {
   if (requests.size() != 1 || requests.front()->bulk_bytes() > kAloneBytesMax) return false;
   if (!turn_.try_lock()) return false;
   bool is_alone = stream_ && stream_->is_open() && is_idle();
@@ -37,19 +42,20 @@ bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests) {
   bool must_wake = false;
   if (is_alone) {
     ++others_turns_;
+    stream_->watch(!is_awaited || requests.front()->put_bytes() > 0);
     auto& queue = queue_of(*requests.front());
     queue.waiting.push_back(std::move(requests.front()));
     requests.clear();
     pump();
     // Its deadline needs the thread, as does what could not be sent.
-    must_wake = looks_at_ == 0 || flights_.empty() || looks_at_ > due(flights_.begin()->second);
+    must_wake = looks_at_ == 0 || flights_.empty() || looks_at_ > clock_.now() + kLookAgain;
   }
   turn_.unlock();
   if (must_wake) poller_.wake();
   return is_alone;
 }
 
-void Channel::wait_at_socket(const Operation& operation) {
+void Channel::wait_at_socket(const Operation& operation, Nanos patience) {
   if (!turn_.try_lock()) return;
   const bool is_ours = stream_ && stream_->is_open() && flights_.size() == 1 &&
                        flights_.begin()->second.request->operation_id() == operation.id() &&
@@ -57,28 +63,29 @@ void Channel::wait_at_socket(const Operation& operation) {
   bool must_wake = false;
   if (is_ours) {
     ++others_turns_;
-    await_answer(operation);
+    await_answer(operation, clock_.now() + std::min(patience, kAtSocketMax));
     must_wake = !is_idle() || !stream_->is_open();
   }
   turn_.unlock();
   if (must_wake) poller_.wake();
 }
 
-void Channel::await_answer(const Operation& operation) {
-  const Nanos until = clock_.now() + kAtSocketMax;
-  stream_->watch(false);  // the answer shall wake one of us
+void Channel::await_answer(const Operation& operation, Nanos until) {
+  stream_->watch(false);
+  Nanos left = until - clock_.now();
   while (!operation.is_done() && !flights_.empty() && stream_->is_open()) {
-    const Nanos left = until - clock_.now();
-    if (left <= 0) break;
     const auto events = static_cast<short>(stream_->interest());
     pollfd socket{.fd = stream_->fd(), .events = events, .revents = 0};
-    const timespec time{.tv_sec = 0, .tv_nsec = left};
+    const timespec time{.tv_sec = 0, .tv_nsec = std::max<Nanos>(left, 0)};
     if (::ppoll(&socket, 1, &time, nullptr) > 0) {
       stream_->on_ready(static_cast<std::uint32_t>(socket.revents));
       pump();
     }
+    left = until - clock_.now();
+    if (left <= 0) break;
   }
-  stream_->watch(true);
+  // Else the next caller is as likely as not to wait here too.
+  if (!operation.is_done()) stream_->watch(true);
 }
 
 }  // namespace infinistore

@@ -25,14 +25,12 @@ Nanos Channel::deadline_after(const Request& request) {
 
 // How long poll() may sleep; negative: for ever.
 Nanos Channel::next_deadline(Nanos now) const {
-  if (flights_.empty() && delayed_.empty()) {
-    // A while of looking in vain: callers who send small requests themselves need not wake us then.
-    return now - active_at_ < kLinger ? std::min(kLinger, options_.progress_timeout) / 2 : -1;
-  }
-  Nanos first = std::numeric_limits<Nanos>::max();
+  // A while of looking in vain: callers who send small requests themselves need not wake us then.
+  const Nanos never = std::numeric_limits<Nanos>::max();
+  Nanos first = now - active_at_ < kLinger ? now + kLookAgain : never;
   for (const auto& delayed : delayed_) first = std::min(first, delayed.due);
   for (const auto& [id, flight] : flights_) first = std::min(first, due(flight));
-  return std::max<Nanos>(first - now, 0);
+  return first == never ? -1 : std::max<Nanos>(first - now, 0);
 }
 
 Nanos Channel::due(const Flight& flight) const {
@@ -83,6 +81,7 @@ void Channel::drop_connection() {
 }
 
 void Channel::fail_flights(const Error& reason) {
+  held_.clear();
   for (auto& [id, flight] : flights_) flight.request->fail(reason);
   flights_.clear();
   for (auto& queue : queues_) queue.in_flight = 0;

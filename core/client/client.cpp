@@ -63,7 +63,7 @@ void Client::submit(Batch& batch) {
   batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr);
   // From here on the batch may end, and its owner destroy it, at any moment.
   for (std::size_t i = 0; i < channels_.size(); ++i) {
-    if (!requests[i].empty()) channels_[i]->submit(std::move(requests[i]));
+    if (!requests[i].empty()) channels_[i]->submit(std::move(requests[i]), !tells_completions_);
   }
 }
 
@@ -81,7 +81,7 @@ void Client::post(CallSpec call) {
 void Client::send(std::size_t channel, std::unique_ptr<Request> request) {
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(std::move(request));
-  channels_[channel]->submit(std::move(requests));
+  channels_[channel]->submit(std::move(requests), !tells_completions_);
 }
 
 void Client::cancel(const Operation& operation) {
@@ -90,10 +90,19 @@ void Client::cancel(const Operation& operation) {
 }
 
 bool Client::wait(Operation& operation, Nanos timeout) {
-  for (auto& channel : channels_) {
-    if (!operation.is_done()) channel->wait_at_socket(operation);
-  }
+  look_at_sockets(operation, timeout < 0 ? kSecond : timeout);
   return operation.wait(timeout);
+}
+
+bool Client::is_done(const Operation& operation) {
+  look_at_sockets(operation, 0);
+  return operation.is_done();
+}
+
+void Client::look_at_sockets(const Operation& operation, Nanos patience) {
+  for (auto& channel : channels_) {
+    if (!operation.is_done()) channel->wait_at_socket(operation, patience);
+  }
 }
 
 // A key's channel is always the same: staged values live with their connection.

@@ -34,6 +34,8 @@ class Client {
   void cancel(const Operation& operation);
   // Operation::wait(), and quicker where the caller can take the answer from the socket himself.
   bool wait(Operation& operation, Nanos timeout);
+  // Operation::is_done(), and sooner, likewise.
+  bool is_done(const Operation& operation);
 
   // Ends all that is submitted with kClosed, and the connections.
   void close();
@@ -51,6 +53,7 @@ class Client {
  private:
   void open_channel(TransportChoice choice);
   void send(std::size_t channel, std::unique_ptr<Request> request);
+  void look_at_sockets(const Operation& operation, Nanos patience);
   std::vector<std::vector<std::uint32_t>> spread(const KeyList& keys) const;
   std::vector<std::unique_ptr<Request>> cut(Batch& batch,
                                             const std::vector<std::uint32_t>& indexes) const;

@@ -263,7 +263,7 @@ class ClientConfig(_Config):
         4096, "Keys in one request; larger batches are split.", low=1, high=4096
     )
     batch_bytes_max: int = _setting(
-        4 * MIB,
+        16 * MIB,
         "Bytes in one request; larger batches are split.",
         unit="bytes",
         low=4096,

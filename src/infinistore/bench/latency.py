@@ -65,15 +65,16 @@ def measure_latencies(
 
 
 @contextlib.contextmanager
-def round_trip_probes() -> Iterator[dict[str, Probe]]:
-    """The bare round trips, to another process each."""
+def round_trip_probes() -> Iterator[tuple[dict[str, Probe], list[int]]]:
+    """The bare round trips, to another process each, and those processes."""
     with contextlib.ExitStack() as cleanup:
+        pids: list[int] = []
         near, far = socket.socketpair()
-        probes = {UNIX: _echoed(cleanup, near, far, MESSAGE_BYTES)}
+        probes = {UNIX: _echoed(cleanup, pids, near, far, MESSAGE_BYTES)}
         near, far = _tcp_pair()
-        probes[TCP] = _echoed(cleanup, near, far, MESSAGE_BYTES)
-        probes[EVENTFD] = _woken(cleanup)
-        yield probes
+        probes[TCP] = _echoed(cleanup, pids, near, far, MESSAGE_BYTES)
+        probes[EVENTFD] = _woken(cleanup, pids)
+        yield probes, pids
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -87,18 +88,24 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _echoed(
-    cleanup: contextlib.ExitStack, near: socket.socket, far: socket.socket, size: int
+    cleanup: contextlib.ExitStack,
+    pids: list[int],
+    near: socket.socket,
+    far: socket.socket,
+    size: int,
 ) -> Probe:
     process = _start_echo(far.fileno(), far.fileno(), size)
+    pids.append(process.pid)
     far.close()
     cleanup.callback(_end, process)
     cleanup.callback(near.close)
     return lambda: _trips(near.fileno(), near.fileno(), size)
 
 
-def _woken(cleanup: contextlib.ExitStack) -> Probe:
+def _woken(cleanup: contextlib.ExitStack, pids: list[int]) -> Probe:
     there, back = (_native_eventfd() for _ in range(2))
     process = _start_echo(there, back, 8)
+    pids.append(process.pid)
     cleanup.callback(os.close, there)
     cleanup.callback(os.close, back)
     cleanup.callback(_end, process)

@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from infinistore.errors import SetupError
@@ -18,6 +18,28 @@ STOP_TIMEOUT_S = 10.0
 _LOG_SHOWN = 2000
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def apart(far_pids: Iterable[int]) -> Iterator[None]:
+    """This thread on one CPU, all threads of the others on another.
+
+    Where the scheduler puts two that wake each other decides how long a round trip takes, several
+    times over, and it changes its mind: only with both ends placed alike can two be compared.
+    """
+    before = os.sched_getaffinity(0)
+    near, *others = sorted(before)
+    if not others:
+        yield
+        return
+    for pid in far_pids:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(task), {others[0]})
+    os.sched_setaffinity(0, {near})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _end_with_parent() -> None:

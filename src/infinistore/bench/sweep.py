@@ -31,6 +31,7 @@ from infinistore.bench.latency import measure_latencies, round_trip_probes, stor
 from infinistore.bench.limits import CopyLimit, StreamLimit
 from infinistore.bench.memory import Arena, shared_memory
 from infinistore.bench.peers.table import PEERS, started
+from infinistore.bench.process import apart
 from infinistore.bench.rounds import CaseResult, Contender, Entrant, InProcess, measure
 from infinistore.bench.run import POOL_SHARE, POOL_SLACK
 from infinistore.bench.store import BenchServer, Transport
@@ -253,10 +254,11 @@ class Sweeper:
             return []
         self._on_step("single calls and round trips")
         with contextlib.ExitStack() as until:
-            probes = until.enter_context(round_trip_probes())
+            probes, far_pids = until.enter_context(round_trip_probes())
             for transport in self._plan.transports:
                 url, seed = self._server.url, self._plan.seed
                 probes.update(until.enter_context(store_probes(url, None, transport, seed)))
+            until.enter_context(apart([*far_pids, self._server.pid]))
             found = measure_latencies(probes, self._plan.rounds)
         return [Call(name, found.figure(name, 0.5), found.figure(name, 0.99)) for name in probes]
 

@@ -145,13 +145,9 @@ class Session:
             pack = _keys(blocks.keys)
             offsets = offsets_of(blocks.offsets)
         else:
-            pack = _checked(lambda: _native.Pack.from_blocks(_listed(blocks, "blocks")))
+            pack = _checked(_native.Pack.from_blocks, _listed(blocks, "blocks"))
             offsets = None
-        _checked(
-            lambda: pack.place(
-                region.address, region.size_bytes, element_bytes, page_bytes, offsets
-            )
-        )
+        _checked(pack.place, region.address, region.size_bytes, element_bytes, page_bytes, offsets)
         return pack, page_bytes, region.keep
 
     def _place_segments(self, keys: Sequence[Key], segments: Segments) -> tuple[_native.Pack, int]:
@@ -160,7 +156,7 @@ class Session:
             raise UsageError(f"segments is a {type(segments).__name__}; give infinistore.Segments")
         pack = _keys(keys)
         addresses, per_key = segments.layout(len(pack))
-        _checked(lambda: pack.place_segments(addresses, per_key, segments.segment_bytes))
+        _checked(pack.place_segments, addresses, per_key, segments.segment_bytes)
         return pack, per_key * segments.segment_bytes
 
     def _put(
@@ -188,7 +184,7 @@ class Session:
             count = len(pack)
             chain = [None] * count if parents is None else list(parents)
             levels = [0] * count if depths is None else list(depths)
-            _checked(lambda: pack.set_chain(chain, levels))
+            _checked(pack.set_chain, chain, levels)
         replaces = on_exists == "replace"
         native = self._native.put(pack, value_bytes, value_offset, replaces, keep)
         return self._remember(Batch(native, "write", self))
@@ -203,8 +199,9 @@ class Session:
         wait_s: float,
         lease_id: int,
     ) -> Batch:
-        _check_range(range_bytes, value_bytes, value_offset)
-        wait_ms = _milliseconds(wait_s, "wait_s")
+        if value_bytes is not None or value_offset != 0 or range_bytes > VALUE_BYTES_MAX:
+            _check_range(range_bytes, value_bytes, value_offset)
+        wait_ms = 0 if wait_s == 0 else _milliseconds(wait_s, "wait_s")
         native = self._native.get(pack, value_bytes or 0, value_offset, wait_ms, lease_id, keep)
         return self._remember(Batch(native, "read", self))
 
@@ -429,7 +426,7 @@ def _milliseconds(seconds: float, what: str) -> int:
 def _keys(keys: Sequence[Key]) -> _native.Pack:
     if isinstance(keys, (str, bytes)):
         raise UsageError(f"keys is one {type(keys).__name__}; give a list of keys")
-    return _checked(lambda: _native.Pack.from_keys(_listed(keys, "keys")))
+    return _checked(_native.Pack.from_keys, _listed(keys, "keys"))
 
 
 def _listed(values: Sequence[T], what: str) -> list[T]:
@@ -441,10 +438,10 @@ def _listed(values: Sequence[T], what: str) -> list[T]:
         raise UsageError(f"{what} is a {type(values).__name__}; give a list") from None
 
 
-def _checked(parse: Callable[[], T]) -> T:
-    """The native parsers' refusals as ours."""
+def _checked(parse: Callable[..., T], *arguments: Any) -> T:
+    """What a native parser makes of them, its refusals as ours."""
     try:
-        return parse()
+        return parse(*arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from None
 

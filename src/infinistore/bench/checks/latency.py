@@ -16,6 +16,7 @@ from infinistore.bench.latency import (
     round_trip_probes,
     store_probes,
 )
+from infinistore.bench.process import apart
 from infinistore.bench.store import BenchServer
 
 GET_ROUND_TRIPS_MAX = 3.0
@@ -32,10 +33,12 @@ def find(scope: Scope) -> list[Line]:
             server = BenchServer(POOL_BYTES)
             cleanup.callback(server.close)
             url = server.url
-        probes = cleanup.enter_context(round_trip_probes())
+        probes, far_pids = cleanup.enter_context(round_trip_probes())
         for transport in options.transports:
             found = cleanup.enter_context(store_probes(url, options.token, transport, options.seed))
             probes.update(found)
+        if not options.url:  # a server elsewhere cannot be placed, nor then be compared so
+            cleanup.enter_context(apart([*far_pids, server.pid]))
         scope.on_step("single calls and round trips")
         latencies = measure_latencies(probes, scope.rounds)
     lines = [get_line(latencies)] if "shm" in options.transports else []

@@ -87,7 +87,7 @@ class Fleet:
 
     def _pass(self, case: Case, seed: int, verbs: Sequence[Verb]) -> Pass:
         count = max(1, case.block_count // len(self._children))
-        share = Case(case.block_bytes, count, min(count, case.batch_blocks))
+        share = Case(case.block_bytes, count, min(count, case.batch_blocks), case.waits)
         self._ask({"do": "prepare", "case": asdict(share), "seed": seed})
         samples: dict[Verb, Sample] = {}
         for verb in verbs:

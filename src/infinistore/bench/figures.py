@@ -18,11 +18,16 @@ INTERVAL_SHARE_MIN = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One block size: `block_count` blocks a pass, handed over in batches of `batch_blocks`."""
+    """One block size: `block_count` blocks a pass, handed over in batches of `batch_blocks`.
+
+    With `waits` each batch is waited for before the next, and its time is told; otherwise whoever
+    can has all of them under way at once.
+    """
 
     block_bytes: int
     block_count: int
     batch_blocks: int
+    waits: bool = False
 
     @property
     def pass_bytes(self) -> int:

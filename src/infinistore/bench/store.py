@@ -83,8 +83,7 @@ class BenchServer:
 class StoreContender:
     """One client: a pass writes new keys and reads them back.
 
-    With `waits` each batch is waited for before the next, and its time is told; otherwise all are
-    submitted, then sync().
+    Unless the case waits for each batch, all are submitted, then sync().
     """
 
     def __init__(
@@ -96,14 +95,12 @@ class StoreContender:
         name: str = "",
         token: str | None = None,
         far_pids: tuple[int, ...] = (),
-        waits: bool = False,
     ) -> None:
         import infinistore
 
         self.name: str = name or transport
         self.far_pids = far_pids
         self._arena = arena
-        self._waits = waits
         self._client: Client = infinistore.connect(
             url, namespace=NAMESPACE, token=token, transport=transport
         )
@@ -135,6 +132,7 @@ class StoreContender:
         stem = f"{os.getpid()}-{self.name}-{self._passes}-"
         self._keys = [f"{stem}{index}".encode() for index in range(case.block_count)]
         self._batch_blocks = case.batch_blocks
+        self._waits = case.waits
         size = case.block_bytes
         self._writes = [
             partial(self._client.write_cache, self._arena.source, blocks, size, unit="bytes")

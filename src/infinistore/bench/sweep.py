@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -141,7 +141,7 @@ def usual_cases(plan: Plan) -> list[Case]:
 def sweep_case(block_bytes: int, batch_blocks: int, pass_bytes: int) -> Case:
     """Whole batches, one at least."""
     batches = min(PASS_BATCHES, max(1, pass_bytes // (block_bytes * batch_blocks)))
-    return Case(block_bytes, batches * batch_blocks, batch_blocks)
+    return Case(block_bytes, batches * batch_blocks, batch_blocks, waits=True)
 
 
 def point_of(
@@ -206,7 +206,7 @@ class Sweeper:
     def _fleet(
         self, transport: Transport, count: int, name: str, until: contextlib.ExitStack
     ) -> Fleet:
-        arguments = {"url": self._server.url, "transport": transport, "waits": True}
+        arguments = {"url": self._server.url, "transport": transport}
         recipe = Recipe(
             "infinistore.bench.store:StoreContender",
             self._arena_bytes // count,
@@ -289,7 +289,7 @@ class Sweeper:
         """Ours, the limits and the peers, all in the same rounds, at the usual batches."""
         wanted = [peer for peer in PEERS if peer.transport in self._plan.transports]
         cases = [
-            Case(case.block_bytes, min(case.block_count, PEER_PASS_BLOCKS), case.batch_blocks)
+            replace(case, block_count=min(case.block_count, PEER_PASS_BLOCKS))
             for case in usual_cases(self._plan)
         ]
         largest = max(case.pass_bytes for case in cases)

@@ -152,8 +152,10 @@ def test_some_peers_have_a_factor_to_be_ahead_by(
     name: str, block_bytes: int, factor: float
 ) -> None:
     peer = named(name)
-    enough = peers.pair_of(peer, peer_result(1.0, factor, block_bytes, peer), "write")
-    short = peers.pair_of(peer, peer_result(1.0, factor - 0.1, block_bytes, peer), "read")
+    result = peer_result(1.0, factor, block_bytes, peer)
+    enough = peers.lines_of(peer, result, result)[:2]
+    result = peer_result(1.0, factor - 0.1, block_bytes, peer)
+    short = peers.lines_of(peer, result, result)[2:]
     assert [one.ok for one in enough] == [True, True]
     assert [one.ok for one in short] == [False, True]  # its p99 has only to be ahead
     assert enough[0].target == f">= {factor:.2f}"
@@ -163,7 +165,8 @@ def test_some_peers_have_a_factor_to_be_ahead_by(
 
 def test_every_other_peer_and_size_has_to_be_beaten() -> None:
     peer = named("NIXL TCP")
-    [throughput, p99] = peers.pair_of(peer, peer_result(1.0, 1.0, 64 * KIB, peer), "write")
+    result = peer_result(1.0, 1.0, 64 * KIB, peer)
+    [throughput, p99] = peers.lines_of(peer, result, result)[:2]
     assert (throughput.target, throughput.ok, p99.ok) == ("> 1.00", False, False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from infinistore.bench.checks.line import Line, ahead, not_measured
 from infinistore.bench.checks.scope import MIB, Scope
@@ -27,6 +28,8 @@ from infinistore.units import format_bytes
 
 KIB = 1024
 # 16 batches of 4 MiB a pass: beyond the caches, and enough for a p99 to be more than one value.
+# Each is run twice: for throughput with as many batches under way as the contender's API allows,
+# and for the time of each with one.
 CASES = (
     Case(4 * KIB, 16_000, 1_000),
     Case(64 * KIB, 1_024, 64),
@@ -76,13 +79,20 @@ def beside(scope: Scope, peer: Peer, mine: Fleet, cases: Sequence[Case]) -> list
         if peer.name in running.missing:
             return [not_measured(f"beside {peer.name}", running.missing[peer.name], "ahead")]
         pair = [running.fleets[peer.name], mine]
-        results = [measure(case, pair, scope.rounds, WARM_UPS, seed=seed) for case in cases]
-    return [line for result in results for verb in MOVES for line in pair_of(peer, result, verb)]
+        return [
+            line
+            for case in cases
+            for line in lines_of(
+                peer,
+                measure(case, pair, scope.rounds, WARM_UPS, seed=seed),
+                measure(replace(case, waits=True), pair, scope.rounds, WARM_UPS, seed=seed),
+            )
+        ]
 
 
 def ours(scope: Scope, server: BenchServer, transport: str, arena_bytes: int) -> Fleet:
-    """One client of ours in a process of its own, that waits for each batch as the peers do."""
-    arguments = {"url": server.url, "transport": transport, "waits": True}
+    """One client of ours in a process of its own."""
+    arguments = {"url": server.url, "transport": transport}
     recipe = Recipe(
         "infinistore.bench.store:StoreContender", arena_bytes, scope.options.seed, arguments
     )
@@ -92,30 +102,39 @@ def ours(scope: Scope, server: BenchServer, transport: str, arena_bytes: int) ->
     return fleet
 
 
-def pair_of(peer: Peer, result: CaseResult, verb: Verb) -> list[Line]:
-    """Throughput, then p99 of batches."""
+def lines_of(peer: Peer, together: CaseResult, singly: CaseResult) -> list[Line]:
+    """For each verb throughput, then p99 of batches."""
+    return [
+        line(peer, result, verb)
+        for verb in MOVES
+        for line, result in ((throughput_line, together), (p99_line, singly))
+    ]
+
+
+def throughput_line(peer: Peer, result: CaseResult, verb: Verb) -> Line:
     case = result.case
     mine, theirs = (result.samples[name, verb] for name in (peer.transport, peer.name))
-    what = f"{peer.transport} {verb} {format_bytes(case.block_bytes)}"
     factor = FACTORS.get((peer.package, peer.transport, case.block_bytes), 1.0)
     ratio, target, is_ok = ahead(Figure.interval_of(ratios(mine, theirs)), factor)
-    throughput = Line(
-        what,
+    return Line(
+        f"{peer.transport} {verb} {format_bytes(case.block_bytes)}",
         f"{show(rate(case, mine))} GB/s",
         f"{show(rate(case, theirs))} GB/s {peer.name}",
         ratio,
         target,
         is_ok,
     )
+
+
+def p99_line(peer: Peer, result: CaseResult, verb: Verb) -> Line:
+    case = result.case
+    mine, theirs = (result.samples[name, verb] for name in (peer.transport, peer.name))
     ratio, target, is_ok = ahead(Figure.interval_of(ratios(mine, theirs, batch_p99)), 1.0)
-    return [
-        throughput,
-        Line(
-            f"{what}, p99 of {case.batch_blocks}",
-            f"{latency(mine, 0.99).median * 1e3:.2f} ms",
-            f"{latency(theirs, 0.99).median * 1e3:.2f} ms {peer.name}",
-            ratio,
-            target,
-            is_ok,
-        ),
-    ]
+    return Line(
+        f"{peer.transport} {verb} {format_bytes(case.block_bytes)}, p99 of {case.batch_blocks}",
+        f"{latency(mine, 0.99).median * 1e3:.2f} ms",
+        f"{latency(theirs, 0.99).median * 1e3:.2f} ms {peer.name}",
+        ratio,
+        target,
+        is_ok,
+    )

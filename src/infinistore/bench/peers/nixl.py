@@ -6,7 +6,7 @@ import base64
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -92,7 +92,7 @@ def start(place: Place, name: str, choice: str) -> Iterator[Fleet]:
 
 
 class NixlContender:
-    """A transfer a batch, from its making until it is done.
+    """A transfer a batch, from its making until it is done; all at once unless the case waits.
 
     It polls for that itself, which is quicker than beside a progress thread that polls too.
     """
@@ -126,8 +126,9 @@ class NixlContender:
             _indexes(at, min(at + step, case.block_count))
             for at in range(0, case.block_count, step)
         ]
-        self._writes = [partial(self._move, "WRITE", source, middle, batch) for batch in batches]
-        self._reads = [partial(self._move, "READ", target, middle, batch) for batch in batches]
+        self._waits = case.waits
+        self._writes = [partial(self._begin, "WRITE", source, middle, batch) for batch in batches]
+        self._reads = [partial(self._begin, "READ", target, middle, batch) for batch in batches]
 
     def _prepared(self, agent: str, address: int, offsets: Offsets, size: int) -> Any:
         import numpy as np
@@ -139,9 +140,11 @@ class NixlContender:
         self._lists.append(made)
         return made
 
-    def _move(self, verb: str, near: Any, far: Any, indexes: Any) -> None:
+    def _begin(self, verb: str, near: Any, far: Any, indexes: Any) -> tuple[Any, str]:
         handle = self._agent.make_prepped_xfer(verb, near, indexes, far, indexes)
-        state = self._agent.transfer(handle)
+        return handle, self._agent.transfer(handle)
+
+    def _end(self, handle: Any, state: str) -> None:
         while state == "PROC":
             state = self._agent.check_xfer_state(handle)
         self._agent.release_xfer_handle(handle)
@@ -149,10 +152,20 @@ class NixlContender:
             raise SetupError(f"a transfer ended as {state}")
 
     def write(self) -> Sequence[float]:
-        return each_timed(self._writes)
+        return self._run(self._writes)
 
     def read(self) -> Sequence[float]:
-        return each_timed(self._reads)
+        return self._run(self._reads)
+
+    def _run(self, transfers: Sequence[Callable[[], tuple[Any, str]]]) -> Sequence[float]:
+        if self._waits:
+            return each_timed(partial(self._move, begin) for begin in transfers)
+        for handle, state in [begin() for begin in transfers]:
+            self._end(handle, state)
+        return ()
+
+    def _move(self, begin: Callable[[], tuple[Any, str]]) -> None:
+        self._end(*begin())
 
     def clean(self) -> None:
         for made in self._lists:

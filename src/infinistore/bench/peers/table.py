@@ -41,7 +41,8 @@ def _redis(name: str, transport: Transport, verbs: str, keys_at_once: bool) -> P
 def _nixl(name: str, transport: Transport, choice: str) -> Peer:
     settings = (
         f"NIXL 1.5 over UCX, {nixl.TRANSPORTS[choice].about}; descriptor lists of both "
-        "sides prepared before, a transfer a batch, polled for; a progress thread at the far end"
+        "sides prepared before, a transfer a batch, all posted or one by one; a progress thread "
+        "at the far end"
     )
     return Peer(name, "nixl", transport, settings, lambda place: nixl.start(place, name, choice))
 

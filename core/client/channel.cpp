@@ -44,8 +44,13 @@ void use_all_cpus() noexcept {
 }  // namespace
 
 Channel::Channel(const ClientOptions& options, const ClientIdentity& identity,
-                 TransportChoice choice, const Clock& clock, ClientCounters& counters)
-    : options_(options), identity_(identity), choice_(choice), clock_(clock), counters_(counters) {
+                 TransportChoice choice, const Clock& clock, ClientCounters& counters, Crew& crew)
+    : options_(options),
+      identity_(identity),
+      choice_(choice),
+      clock_(clock),
+      counters_(counters),
+      crew_(crew) {
   const auto limit = [this](Lane lane) -> std::size_t& {
     return queues_[static_cast<std::size_t>(lane)].in_flight_max;
   };
@@ -231,7 +236,7 @@ void Channel::connected(Dialled dialled) {
   counters_.connects.fetch_add(1, std::memory_order_relaxed);
   socket_fd_ = dialled.socket.get();
   stream_ = std::make_unique<Stream>(std::move(dialled.socket), poller_, *this);
-  link_ = dialled.pool ? make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies)
+  link_ = dialled.pool ? make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies, crew_)
                        : make_tcp_link(*stream_, options_.verifies);
   moved_bytes_ = stream_->moved_bytes();
   put_bytes_max_ = dialled.server.pool_bytes / kPutShareOfPool;

@@ -40,7 +40,7 @@ class Channel final : public StreamOwner {
  public:
   // `choice` may be other than the options': what this channel dials.
   Channel(const ClientOptions& options, const ClientIdentity& identity, TransportChoice choice,
-          const Clock& clock, ClientCounters& counters);
+          const Clock& clock, ClientCounters& counters, Crew& crew);
   ~Channel() override;  // as stop()
 
   // Starts the thread, which dials at once.
@@ -134,6 +134,7 @@ class Channel final : public StreamOwner {
   const TransportChoice choice_;
   const Clock& clock_;
   ClientCounters& counters_;
+  Crew& crew_;
 
   mutable Mutex mutex_;
   std::condition_variable dialled_changed_;

@@ -35,7 +35,8 @@ Client::Client(Private, ClientOptions options, const Clock& clock)
 Client::~Client() { close(); }
 
 void Client::open_channel(TransportChoice choice) {
-  channels_.push_back(std::make_unique<Channel>(options_, identity_, choice, clock_, counters_));
+  channels_.push_back(
+      std::make_unique<Channel>(options_, identity_, choice, clock_, counters_, crew_));
   channels_.back()->start();
 }
 
@@ -60,7 +61,8 @@ void Client::submit(Batch& batch) {
     requests[i] = cut(batch, by_channel[i]);
     parts += requests[i].size();
   }
-  batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr);
+  Crew* const crew = server().shares_memory ? &crew_ : nullptr;
+  batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr, crew);
   // From here on the batch may end, and its owner destroy it, at any moment.
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     if (!requests[i].empty()) channels_[i]->submit(std::move(requests[i]), !tells_completions_);

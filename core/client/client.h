@@ -63,6 +63,7 @@ class Client {
   const ClientIdentity identity_;
   ClientCounters counters_;
   Completions completions_;
+  Crew crew_;
   std::atomic<bool> tells_completions_{false};
   std::atomic<std::uint64_t> next_id_{1};
   std::vector<std::unique_ptr<Channel>> channels_;

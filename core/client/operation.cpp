@@ -10,6 +10,11 @@
 #include "core/base/check.h"
 
 namespace infinistore {
+namespace {
+
+constexpr Nanos kForEver = 1'000'000 * kSecond;
+
+}  // namespace
 
 Completions::Completions() : eventfd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (eventfd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -32,9 +37,10 @@ std::vector<std::uint64_t> Completions::take() {
   return std::exchange(ended_, {});
 }
 
-void Operation::begin(std::uint64_t id, std::size_t parts, Completions* completions) {
+void Operation::begin(std::uint64_t id, std::size_t parts, Completions* completions, Crew* crew) {
   id_ = id;
   completions_ = completions;
+  crew_ = crew;
   {
     const MutexLock lock(mutex_);
     parts_left_ = parts;
@@ -53,6 +59,7 @@ void Operation::end_part(const Error* failure) {
   is_done_.store(true, std::memory_order_release);
   if (completions_ != nullptr) completions_->add(id_);
   changed_.notify_all();
+  if (crew_ != nullptr) crew_->nudge();
 }
 
 Operation::~Operation() {
@@ -61,13 +68,15 @@ Operation::~Operation() {
 }
 
 bool Operation::wait(Nanos timeout) {
+  const auto began = std::chrono::steady_clock::now();
+  if (crew_ != nullptr && crew_->help(is_done_, timeout < 0 ? kForEver : timeout)) return true;
   std::unique_lock lock(mutex_.native());
   const auto is_over = [this] { return is_done(); };
   if (timeout < 0) {
     changed_.wait(lock, is_over);
     return true;
   }
-  return changed_.wait_for(lock, std::chrono::nanoseconds(timeout), is_over);
+  return changed_.wait_until(lock, began + std::chrono::nanoseconds(timeout), is_over);
 }
 
 }  // namespace infinistore

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/crew.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 
@@ -40,8 +41,8 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
-  // Once, before any part may end.  No parts: it has ended.
-  void begin(std::uint64_t id, std::size_t parts, Completions* completions);
+  // Once, before any part may end.  No parts: it has ended.  `crew`: whoever waits for it helps.
+  void begin(std::uint64_t id, std::size_t parts, Completions* completions, Crew* crew = nullptr);
   // The part's results are written, and its thread is through with the caller's memory.
   void end_part(const Error* failure);
 
@@ -58,6 +59,7 @@ class Operation {
  private:
   std::uint64_t id_ = 0;
   Completions* completions_ = nullptr;
+  Crew* crew_ = nullptr;
   std::atomic<bool> is_done_{false};  // release: results are written before it
   Mutex mutex_;
   std::condition_variable changed_;

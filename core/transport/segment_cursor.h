@@ -11,7 +11,10 @@ namespace infinistore {
 
 class SegmentCursor {
  public:
-  explicit SegmentCursor(const std::vector<Segments>& items) noexcept : items_(&items) { settle(); }
+  explicit SegmentCursor(const std::vector<Segments>& items, std::size_t first = 0) noexcept
+      : items_(&items), item_(first) {
+    settle();
+  }
 
   bool at_end() const noexcept { return item_ == items_->size(); }
   std::size_t item() const noexcept { return item_; }
@@ -48,7 +51,7 @@ class SegmentCursor {
   }
 
   const std::vector<Segments>* items_;
-  std::size_t item_ = 0;
+  std::size_t item_;
   std::size_t segment_ = 0;
   std::uint64_t offset_ = 0;
 };

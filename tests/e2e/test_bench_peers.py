@@ -15,9 +15,10 @@ FOLDER = Path(__file__).parents[2] / "build" / "peers"
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_an_installed_peer_brings_every_block_back(peer: Peer, tmp_path: Path) -> None:
-    case = Case(block_bytes=4096, block_count=100, batch_blocks=40)  # the last batch is smaller
+def test_an_installed_peer_brings_every_block_back(peer: Peer, waits: bool, tmp_path: Path) -> None:
+    case = Case(4096, block_count=100, batch_blocks=40, waits=waits)  # the last batch is smaller
     try:
         Place(FOLDER, tmp_path, 0, 0).site(peer.package)
     except PeerMissingError as missing:
@@ -28,5 +29,5 @@ def test_an_installed_peer_brings_every_block_back(peer: Peer, tmp_path: Path) -
     assert found.blocks_verified == 200
     for verb in ("write", "read"):
         for sample in found.samples[peer.name, verb]:
-            assert len(sample.batches_s) == 3
+            assert len(sample.batches_s) == 3 or not waits
             assert sample.cpu_far_s is not None

@@ -1,6 +1,7 @@
 #include "core/transport/shm/client_link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include "core/base/checksum.h"
@@ -11,24 +12,22 @@
 namespace infinistore {
 namespace {
 
+// What one of the crew takes at a time.
+constexpr std::uint64_t kPartBytes = 256 * 1024;
+
 enum class Way { kToPool, kToSegments };
 
 class ShmLink final : public Link {
  public:
-  ShmLink(Stream& stream, ClientPool pool, bool verifies)
-      : stream_(stream), pool_(std::move(pool)), verifies_(verifies) {}
+  ShmLink(Stream& stream, ClientPool pool, bool verifies, Crew& crew)
+      : stream_(stream), pool_(std::move(pool)), verifies_(verifies), crew_(crew) {}
 
   bool shares_memory() const noexcept override { return true; }
 
   Result<Moved> fill(Transfer& transfer) override {
     FillRequest fill;
     fill.granted_count = static_cast<std::uint32_t>(transfer.items.size());
-    SegmentCursor from(transfer.items);
-    for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-      const auto sum = copy(from, i, transfer, Way::kToPool);
-      if (!sum) return bad_extents();
-      fill.checksums.push_back(*sum);
-    }
+    if (!copy_all(transfer, Way::kToPool, fill.checksums)) return bad_extents();
     const Code sent = stream_.send(Opcode::kFill, transfer.request_id, encode(fill));
     if (sent != Code::kOk) return Error{sent, "the server reads too slowly"};
     return Moved::kAll;
@@ -40,11 +39,10 @@ class ShmLink final : public Link {
       transfer.payload = std::make_unique<Arrival>(transfer, verifies_);
       return Moved::kLater;
     }
-    SegmentCursor to(transfer.items);
-    for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-      const auto sum = copy(to, i, transfer, Way::kToSegments);
-      if (!sum) return bad_extents();
-      transfer.is_corrupt[i] = verifies_ && *sum != transfer.checksums[i];
+    std::vector<std::uint64_t> sums;
+    if (!copy_all(transfer, Way::kToSegments, sums)) return bad_extents();
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      transfer.is_corrupt[i] = verifies_ && sums[i] != transfer.checksums[i];
     }
     refuse(transfer.request_id);
     return Moved::kAll;
@@ -59,6 +57,29 @@ class ShmLink final : public Link {
  private:
   static Error bad_extents() {
     return {Code::kProtocol, "the server named memory outside of its pool, or of another size"};
+  }
+
+  // Copies every item, and tells their sums.  False: as copy().
+  bool copy_all(const Transfer& transfer, Way way, std::vector<std::uint64_t>& sums) {
+    const std::size_t count = transfer.items.size();
+    sums.resize(count);
+    std::atomic<bool> all_good{true};
+    const auto copy_some = [&](std::size_t first, std::size_t end) {
+      SegmentCursor at(transfer.items, first);
+      for (std::size_t i = first; i < end; ++i) {
+        const auto sum = copy(at, i, transfer, way);
+        if (!sum) {
+          all_good = false;
+          return;
+        }
+        sums[i] = *sum;
+      }
+    };
+    const std::size_t step = std::max<std::size_t>(kPartBytes / transfer.items[0].bytes(), 1);
+    crew_.run((count + step - 1) / step, [&](std::size_t part) {
+      copy_some(part * step, std::min(count, (part + 1) * step));
+    });
+    return all_good;
   }
 
   // Copies one item, on which the cursor stands.  nullopt: its extents are not what they should be;
@@ -101,12 +122,13 @@ class ShmLink final : public Link {
   Stream& stream_;
   ClientPool pool_;
   bool verifies_;
+  Crew& crew_;
 };
 
 }  // namespace
 
-std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies) {
-  return std::make_unique<ShmLink>(stream, std::move(pool), verifies);
+std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies, Crew& crew) {
+  return std::make_unique<ShmLink>(stream, std::move(pool), verifies, crew);
 }
 
 }  // namespace infinistore

@@ -3,13 +3,14 @@
 
 #include <memory>
 
+#include "core/base/crew.h"
 #include "core/transport/link.h"
 #include "core/transport/shm/client_pool.h"
 #include "core/transport/stream.h"
 
 namespace infinistore {
 
-// `verifies`: compares what is read with its checksum.
-std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies);
+// `verifies`: compares what is read with its checksum.  `crew` shares in the copies.
+std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies, Crew& crew);
 
 }  // namespace infinistore

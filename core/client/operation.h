@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/crew.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
+#include "core/transport/crew.h"
 
 namespace infinistore {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/base/crew.h"
+#include "core/transport/crew.h"
 #include "core/transport/link.h"
 #include "core/transport/shm/client_pool.h"
 #include "core/transport/stream.h"

@@ -1,4 +1,4 @@
-#include "core/base/crew.h"
+#include "core/transport/crew.h"
 
 #include <doctest/doctest.h>
 

@@ -35,9 +35,6 @@ bool Crew::help(const std::atomic<bool>& is_over, Nanos timeout) {
   if (helpers_ >= kHelpersMax) return is_over.load(std::memory_order_acquire);
   ++helpers_;
   const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout);
-  const auto may_go_on = [&] {
-    return is_over.load(std::memory_order_acquire) || (job_ != nullptr && !job_->is_given_out());
-  };
   while (!is_over.load(std::memory_order_acquire)) {
     if (job_ != nullptr && !job_->is_given_out()) {
       Job& job = *job_;
@@ -46,7 +43,7 @@ bool Crew::help(const std::atomic<bool>& is_over, Nanos timeout) {
       job.work();
       lock.lock();
       if (--job.helpers == 0) finished_.notify_one();
-    } else if (!changed_.wait_until(lock, until, may_go_on)) {
+    } else if (changed_.wait_until(lock, until) == std::cv_status::timeout) {
       break;
     }
   }

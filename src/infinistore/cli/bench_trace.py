@@ -30,9 +30,11 @@ def _files(folders_or_files: Sequence[Path]) -> list[Path]:
 
 
 @click.command("trace")
-@click.option("--trace", "paths", multiple=True, required=True,
+@click.option("--trace", "paths", multiple=True,
               type=click.Path(exists=True, path_type=Path),
               help="JSON lines with hash_ids, or a folder of such; may be repeated.")  # fmt: skip
+@click.option("--generated", is_flag=True,
+              help="Workloads of the built-in generator, as further traces.")  # fmt: skip
 @click.option("--capacity", "fractions", multiple=True, type=click.FloatRange(0.0001, 1),
               default=(0.1, 0.3), show_default=True,
               help="Of the trace's distinct blocks; may be repeated.")  # fmt: skip
@@ -45,6 +47,7 @@ def _files(folders_or_files: Sequence[Path]) -> list[Path]:
               help="One line a target, the pool's too; exit status 1 if any is short.")  # fmt: skip
 def command(
     paths: tuple[Path, ...],
+    generated: bool,
     fractions: tuple[float, ...],
     policies: tuple[str, ...],
     json_file: Path | None,
@@ -57,6 +60,7 @@ def command(
     run in the store itself; the published ones are models; the optimum knows the future.
     """
     from infinistore.bench.trace.churn import MIXES, churn
+    from infinistore.bench.trace.generated import generated_traces
     from infinistore.bench.trace.prompts import read_trace
     from infinistore.bench.trace.replay import policy_names
     from infinistore.bench.trace.report import as_svg, target_line, targets
@@ -69,8 +73,10 @@ def command(
         traces = [read_trace(path) for path in _files(paths)]
     except ConfigError as error:
         raise click.BadParameter(str(error)) from error
+    if generated:
+        traces += generated_traces()
     if not traces:
-        raise click.BadParameter("no trace there")
+        raise click.UsageError("no trace: name one by --trace, or ask for --generated")
     points = _replay(traces, fractions, policies)
     _print_table(points)
     document = {"points": [asdict(point) for point in points]}

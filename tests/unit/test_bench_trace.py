@@ -128,15 +128,21 @@ def test_a_trace_is_read_plain_or_gzipped_and_refused_with_a_reason(tmp_path: Pa
         read_trace(tmp_path / "c.jsonl")
 
 
-def points_of(ours: float, lru: float, best: float) -> list[Point]:
-    found = {"reuse": ours, LRU: lru, OPTIMUM: best}
+def points_of(ours: float, lru: float, best: float, arc: float = 0.0) -> list[Point]:
+    found = {"reuse": ours, LRU: lru, "ARC": arc, OPTIMUM: best}
     return [Point("t", 0.1, name, name == "reuse", rate, 1.0) for name, rate in found.items()]
 
 
-def test_a_target_is_short_below_a_third_of_the_gap_or_below_lru() -> None:
-    assert gap_closed(points_of(0.4, 0.3, 0.6), "reuse") == pytest.approx(1 / 3)
-    assert [t.is_short for t in targets(points_of(0.41, 0.3, 0.6), [])] == [False, False]
-    assert [t.is_short for t in targets(points_of(0.39, 0.3, 0.6), [])] == [True, False]
+def test_a_target_is_short_behind_a_published_policy_or_below_lru() -> None:
+    points = points_of(0.4, 0.3, 0.6, arc=0.35)
+    assert gap_closed(points, "reuse") == pytest.approx(1 / 3)
+    found = targets(points, [])
+    assert [t.is_short for t in found] == [False, False]
+    assert "beside ARC" in found[0].name
+    assert "33% of the gap" in found[0].name
+    tie = targets(points_of(0.4, 0.3, 0.6, arc=0.4), [])
+    assert [t.is_short for t in tie] == [True, False]
+    assert [t.is_short for t in targets(points_of(0.298, 0.3, 0.6), [])] == [True, False]
     short = targets(points_of(0.29, 0.3, 0.6), [])
     assert [t.is_short for t in short] == [True, True]
     assert target_line(short[1]).endswith("target 1.000: short")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from infinistore.bench.trace.churn import USABLE_TARGET, Churn
 from infinistore.bench.trace.replay import LRU, OPTIMUM, Point
 
-DEFAULT_POLICY = "reuse"
-GAP_TARGET = 1 / 3  # of the way from LRU to the optimum, on the mean
+OURS = "reuse"
+AHEAD_TARGET = 1.001  # of the best published policy's mean: not a tie
 BELOW_LRU_MAX = 0.005  # at any point
 
 
@@ -48,14 +48,22 @@ def gap_closed(points: Sequence[Point], policy: str) -> float:
 
 
 def targets(points: Sequence[Point], churns: Sequence[Churn]) -> list[Target]:
-    """The default policy's targets, and the pool's."""
-    ours, lru = rates(points, DEFAULT_POLICY), rates(points, LRU)
+    """Our policy's targets, and the pool's."""
+    ours, lru = rates(points, OURS), rates(points, LRU)
+    published = {
+        p.policy: mean(rates(points, p.policy).values())
+        for p in points
+        if not p.is_store and p.policy != OPTIMUM
+    }
+    best = max(published, key=lambda policy: published[policy])
+    closed = gap_closed(points, OURS)
     found = [
-        Target("eviction: of the gap from LRU to the optimum", gap_closed(points, DEFAULT_POLICY),
-               1.0, GAP_TARGET)
+        Target(f"eviction: {OURS} on the mean, beside {best}, the best that is published "
+               f"({closed:.0%} of the gap from LRU to the optimum)",
+               mean(ours.values()), published[best], AHEAD_TARGET)
     ]  # fmt: skip
     found += [
-        Target(f"eviction: {trace} at {fraction:.0%}, beside LRU - {BELOW_LRU_MAX}",
+        Target(f"eviction: {OURS}, {trace} at {fraction:.0%}, beside LRU - {BELOW_LRU_MAX}",
                ours[trace, fraction], rate - BELOW_LRU_MAX, 1.0)
         for (trace, fraction), rate in lru.items()
     ]  # fmt: skip

@@ -1,5 +1,5 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
-.PHONY: setup build test check fmt demo bench bench-check bench-sweep bench-vllm clean must-hold
+.PHONY: setup build test check fmt demo bench bench-check bench-sweep bench-vllm derive-eviction clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%)
 PROOFS := demo vllm layerwise cpu peers kill faults eviction bench manners clone
@@ -15,6 +15,8 @@ bench: build; @scripts/bench.sh
 # What cannot be installed is reported as short, or as missing.
 bench-check: build; @scripts/bench_check.sh $(PEERS)
 bench-sweep: build; @.venv/bin/python benchmarks/peers.py $(PEERS) || true; scripts/bench.sh sweep
+# The numbers of the eviction policy reuse, from generated workloads.
+derive-eviction: build; @.venv/bin/python benchmarks/derive_reuse.py
 bench-vllm: build; @scripts/bench_vllm.sh
 # Other stores to measure beside, installed below build/peers/, never into the environment.
 $(PEERS:%=peer-%): peer-%: setup; @.venv/bin/python benchmarks/peers.py $*

@@ -1,12 +1,15 @@
 // TraceStore: a store whose values have sizes but no bytes, for `infinistore bench trace` and
 // churn.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
 #include <bit>
+#include <map>
+#include <type_traits>
 
 #include "bindings/init.h"
 #include "core/store/eviction/policies.h"
@@ -17,11 +20,55 @@ namespace {
 
 namespace nb = nanobind;
 
+using Numbers = std::map<std::string, double>;
+
+// Shows each field and its name.
+template <typename Tuning, typename See>
+void each_field(Tuning& tuning, const See& see) {
+  see("young_part", tuning.young_part);
+  see("middle_part", tuning.middle_part);
+  see("seen_per_entry", tuning.seen_per_entry);
+  see("learn_every_max", tuning.learn_every_max);
+  see("samples_halved", tuning.samples_halved);
+  see("prior_hits", tuning.prior_hits);
+  see("prior_of_ages", tuning.prior_of_ages);
+  see("prior_of_scale", tuning.prior_of_scale);
+  see("prior_of_kind", tuning.prior_of_kind);
+}
+
+Numbers numbers_of(const ReuseTuning& tuning) {
+  Numbers found;
+  each_field(tuning,
+             [&](const char* name, auto value) { found[name] = static_cast<double>(value); });
+  return found;
+}
+
+ReuseTuning tuning_of(const Numbers& numbers) {
+  ReuseTuning tuning;
+  std::size_t known = 0;
+  each_field(tuning, [&](const char* name, auto& value) {
+    const auto at = numbers.find(name);
+    if (at == numbers.end()) return;
+    ++known;
+    const bool is_count = std::is_integral_v<std::remove_reference_t<decltype(value)>>;
+    if (!(at->second >= (is_count ? 1 : 1e-6) && at->second <= 1e12)) {
+      throw nb::value_error("not a number that reuse can take");
+    }
+    value = static_cast<std::remove_reference_t<decltype(value)>>(at->second);
+  });
+  if (known != numbers.size()) throw nb::value_error("reuse has no number of that name");
+  return tuning;
+}
+
 class TraceStore {
  public:
-  TraceStore(std::uint64_t pool_bytes, const std::string& policy, std::uint32_t shard_count)
+  TraceStore(std::uint64_t pool_bytes, const std::string& policy, std::uint32_t shard_count,
+             const Numbers& reuse)
       : store_(pool_of(pool_bytes),
-               {.shard_count = shard_count, .eviction_policy = policy_of(policy)}, clock_) {}
+               {.shard_count = shard_count,
+                .eviction_policy = policy_of(policy),
+                .reuse_tuning = tuning_of(reuse)},
+               clock_) {}
 
   // A prompt's blocks in order: looks the prefix up, puts what is missing, then lets the hits go.
   // Returns how many were hits.
@@ -86,13 +133,15 @@ class TraceStore {
 
 void init_trace(nb::module_& module) {
   nb::class_<TraceStore>(module, "TraceStore")
-      .def(nb::init<std::uint64_t, const std::string&, std::uint32_t>(), nb::arg("pool_bytes"),
-           nb::arg("policy"), nb::arg("shard_count"))
+      .def(nb::init<std::uint64_t, const std::string&, std::uint32_t, const Numbers&>(),
+           nb::arg("pool_bytes"), nb::arg("policy"), nb::arg("shard_count"),
+           nb::arg("reuse") = Numbers())
       .def("prompt", &TraceStore::prompt, nb::arg("blocks"), nb::arg("block_bytes"))
       .def("put", &TraceStore::put, nb::arg("block"), nb::arg("value_bytes"))
       .def("exists", &TraceStore::exists, nb::arg("block"))
       .def("free_and_evictions", &TraceStore::free_and_evictions)
       .def("check_integrity", &TraceStore::check_integrity);
+  module.def("reuse_tuning", [] { return numbers_of({}); });
   module.def("eviction_policies", [] {
     std::vector<std::string> names;
     for (const auto name : eviction_policy_names()) names.emplace_back(name);

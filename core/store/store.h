@@ -24,6 +24,7 @@
 #include "core/base/result.h"
 #include "core/memory/pool.h"
 #include "core/store/entry.h"
+#include "core/store/eviction/reuse_tuning.h"
 
 namespace infinistore {
 
@@ -135,6 +136,7 @@ class Lease {
 struct StoreOptions {
   std::uint32_t shard_count = 16;
   std::string eviction_policy = "lru";  // one of eviction_policy_names()
+  ReuseTuning reuse_tuning = {};        // of that policy, if it is the one
   // Unsealed at most, beyond it kOverloaded; 0: kStagedPercentMax of the pool.  One value alone may
   // always be written, however large.
   std::uint64_t staged_bytes_max = 0;

@@ -4,8 +4,8 @@
 // as returning even if it was evicted in between) and its age.  Entries of a kind stand in the
 // order of their uses.  Worth does not always fall with age (a prompt comes back after its answer
 // was read, not before), so that two lines of each kind are weighed: one from the oldest on, and
-// one from those on that are a quarter as old as the oldest of all.  The youngest stay: what was
-// just written can be read for a while.
+// one from those on that are so large a part as old as the oldest of all (ReuseTuning).  The
+// youngest stay: what was just written can be read for a while.
 //
 // A block is worth nothing without those before it in its chain, and its chain lies over all
 // shards.  So a chain leaves from its end (for each block before it an entry counts as used two
@@ -68,11 +68,12 @@ class SeenKeys {
 class Reuse final : public EvictionPolicy {
  public:
   Reuse(ReuseModel& model, const std::atomic<std::uint64_t>& middle_age,
-        const std::size_t& policy_count) noexcept
+        const std::size_t& policy_count, std::uint64_t seen_per_entry) noexcept
       : EvictionPolicy(2 * kKinds),
         model_(model),
         middle_age_(middle_age),
-        policy_count_(policy_count) {}
+        policy_count_(policy_count),
+        seen_per_entry_(seen_per_entry) {}
 
   void insert(Entry& entry, Arrival arrival) noexcept override {
     now_ = std::max(now_, entry.used_at);
@@ -83,7 +84,7 @@ class Reuse final : public EvictionPolicy {
     line_up(queues_[entry.eviction_kind], entry);
     const std::uint64_t age_max = middle_age_.load(std::memory_order_relaxed);
     for (Queue& queue : queues_) settle(queue, age_max);
-    if (size() * kSeenPerEntry > seen_.capacity()) {
+    if (size() * seen_per_entry_ > seen_.capacity()) {
       seen_.grow();
       model_.remember(seen_.capacity() * policy_count_);
     }
@@ -109,7 +110,6 @@ class Reuse final : public EvictionPolicy {
   }
 
  private:
-  static constexpr std::size_t kSeenPerEntry = 3;
   static constexpr int kStepsMax = 16;  // in a queue, a use
 
   struct Queue {
@@ -157,6 +157,7 @@ class Reuse final : public EvictionPolicy {
   ReuseModel& model_;
   const std::atomic<std::uint64_t>& middle_age_;
   const std::size_t& policy_count_;
+  const std::uint64_t seen_per_entry_;
   std::array<Queue, kKinds> queues_;
   SeenKeys seen_;
   std::uint64_t now_ = 0;  // the last use
@@ -164,19 +165,21 @@ class Reuse final : public EvictionPolicy {
 
 class ReuseScheme final : public EvictionScheme {
  public:
+  explicit ReuseScheme(const ReuseTuning& tuning) : tuning_(tuning), model_(tuning) {}
+
   std::unique_ptr<EvictionPolicy> make_policy() override {
     ++policy_count_;
-    return std::make_unique<Reuse>(model_, middle_age_, policy_count_);
+    return std::make_unique<Reuse>(model_, middle_age_, policy_count_, tuning_.seen_per_entry);
   }
 
   std::size_t choose(const FirstPlaces& firsts, std::uint64_t now) noexcept override {
     const auto age_of = [&](std::size_t line) { return now - std::min(now, firsts[line]); };
     const std::uint64_t oldest = std::max(age_of(0), age_of(2));
-    middle_age_.store(oldest / kMiddlePart, std::memory_order_relaxed);
+    middle_age_.store(oldest / tuning_.middle_part, std::memory_order_relaxed);
     std::size_t least = age_of(0) >= age_of(2) ? 0 : 2;
     auto least_worth = worth_of(least, age_of(least));
     for (std::size_t line = 0; line < firsts.size(); ++line) {
-      if (firsts[line] == kNoPlace || age_of(line) < oldest / kYoungPart) continue;
+      if (firsts[line] == kNoPlace || age_of(line) < oldest / tuning_.young_part) continue;
       const auto worth = worth_of(line, age_of(line));
       if (worth < least_worth) {
         least = line;
@@ -187,13 +190,11 @@ class ReuseScheme final : public EvictionScheme {
   }
 
  private:
-  static constexpr std::uint64_t kMiddlePart = 4;
-  static constexpr std::uint64_t kYoungPart = 16;
-
   std::uint16_t worth_of(std::size_t line, std::uint64_t age) const noexcept {
     return model_.worth(static_cast<Kind>(line / 2), age);
   }
 
+  const ReuseTuning tuning_;
   ReuseModel model_;
   std::atomic<std::uint64_t> middle_age_{0};  // where the middles begin
   std::size_t policy_count_ = 0;
@@ -201,6 +202,8 @@ class ReuseScheme final : public EvictionScheme {
 
 }  // namespace
 
-std::unique_ptr<EvictionScheme> make_reuse() { return std::make_unique<ReuseScheme>(); }
+std::unique_ptr<EvictionScheme> make_reuse(const ReuseTuning& tuning) {
+  return std::make_unique<ReuseScheme>(tuning);
+}
 
 }  // namespace infinistore

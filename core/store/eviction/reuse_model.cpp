@@ -10,25 +10,15 @@ constexpr std::uint64_t kSampledMin = 8;  // one key in so many at least: the lo
 
 // Learning is often at first, and then every so many samples: it walks the table.
 constexpr std::uint64_t kLearnEveryMin = 64;
-constexpr std::uint64_t kLearnEveryMax = 1024;
-constexpr double kSamplesHalved = 65536;  // what was counted so many samples ago counts half
-
-// Before anything is known: a tenth of those that waited until some age are used before they wait
-// twice as long (about: the hazard falls as the age grows, as it does for LRU's assumption), and
-// both kinds alike.  The weights say how many samples it takes to say otherwise.
-constexpr double kPriorHits = 0.1;
-constexpr double kPriorOfAges = 75;   // waiting at an age, of any kind
-constexpr double kPriorOfScale = 12;  // hits of a kind
-constexpr double kPriorOfKind = 250;  // waiting at an age, of a kind
 
 double width_of(std::size_t age_class) {
   return static_cast<double>(ReuseModel::age_of(age_class + 1) - ReuseModel::age_of(age_class));
 }
 
-double prior_hazard(std::size_t age_class) {
+double prior_hazard(std::size_t age_class, double hits) {
   const double width = width_of(age_class);
   const double middle = static_cast<double>(ReuseModel::age_of(age_class)) + width / 2;
-  return std::min(0.5, kPriorHits * width / (middle + 64));
+  return std::min(0.5, hits * width / (middle + 64));
 }
 
 std::uint16_t on_scale(double worth) {
@@ -39,7 +29,8 @@ std::uint16_t on_scale(double worth) {
 
 }  // namespace
 
-ReuseModel::ReuseModel() : sample_mask_(kSampledMin - 1), table_(kSets * kWays) {
+ReuseModel::ReuseModel(const ReuseTuning& tuning)
+    : tuning_(tuning), sample_mask_(kSampledMin - 1), table_(kSets * kWays) {
   const MutexLock lock(mutex_);
   learn_locked(0);
 }
@@ -73,7 +64,8 @@ void ReuseModel::used_sampled(std::uint64_t hash, Kind kind, std::uint64_t now) 
   waiting.since = now & (UINT64_MAX >> 1);
   waiting.kind = static_cast<std::uint64_t>(kind) & 1;
   ++sample_count_;
-  if (++unlearned_ >= std::clamp(sample_count_ / 16, kLearnEveryMin, kLearnEveryMax)) {
+  const std::uint64_t learn_every_max = std::max(kLearnEveryMin, tuning_.learn_every_max);
+  if (++unlearned_ >= std::clamp(sample_count_ / 16, kLearnEveryMin, learn_every_max)) {
     learn_locked(now);
   }
 }
@@ -102,8 +94,8 @@ void ReuseModel::learn_locked(std::uint64_t now) noexcept {
   }
   Hazards all{};
   for (std::size_t at = 0; at < kAges; ++at) {
-    double hits = kPriorOfAges * prior_hazard(at);
-    double waits = kPriorOfAges;
+    double hits = tuning_.prior_of_ages * prior_hazard(at, tuning_.prior_hits);
+    double waits = tuning_.prior_of_ages;
     for (std::size_t kind = 0; kind < kKinds; ++kind) {
       hits += hits_[kind][at];
       waits += waited[kind][at] * scale_[kind];
@@ -111,8 +103,8 @@ void ReuseModel::learn_locked(std::uint64_t now) noexcept {
     all[at] = std::min(0.9, hits / waits);
   }
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
-    double hits = kPriorOfScale;
-    double expected = kPriorOfScale;
+    double hits = tuning_.prior_of_scale;
+    double expected = tuning_.prior_of_scale;
     for (std::size_t at = 0; at < kAges; ++at) {
       hits += hits_[kind][at];
       expected -= waited[kind][at] * std::log1p(-all[at]);
@@ -121,11 +113,12 @@ void ReuseModel::learn_locked(std::uint64_t now) noexcept {
     Hazards hazards{};
     for (std::size_t at = 0; at < kAges; ++at) {
       const double coarse = 1 - std::pow(1 - all[at], scale_[kind]);
-      hazards[at] = (hits_[kind][at] + kPriorOfKind * coarse) / (waited[kind][at] + kPriorOfKind);
+      hazards[at] = (hits_[kind][at] + tuning_.prior_of_kind * coarse) /
+                    (waited[kind][at] + tuning_.prior_of_kind);
     }
     set_worth(static_cast<Kind>(kind), hazards);
   }
-  const double kept = std::exp2(-static_cast<double>(unlearned_) / kSamplesHalved);
+  const double kept = std::exp2(-static_cast<double>(unlearned_) / tuning_.samples_halved);
   for (std::size_t kind = 0; kind < kKinds; ++kind) {
     for (double& count : waited_[kind]) count *= kept;
     for (double& count : hits_[kind]) count *= kept;

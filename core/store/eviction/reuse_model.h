@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/mutex.h"
+#include "core/store/eviction/reuse_tuning.h"
 
 namespace infinistore {
 
@@ -22,7 +23,7 @@ inline constexpr std::size_t kKinds = 2;
 
 class ReuseModel {
  public:
-  ReuseModel();
+  explicit ReuseModel(const ReuseTuning& tuning = {});
 
   // A key that is of this kind from now on was used.
   void used(std::uint64_t hash, Kind kind, std::uint64_t now) noexcept {
@@ -81,6 +82,7 @@ class ReuseModel {
   void learn_locked(std::uint64_t now) noexcept REQUIRES(mutex_);
   void set_worth(Kind kind, const Hazards& hazards) noexcept;
 
+  const ReuseTuning tuning_;
   std::atomic<std::uint64_t> sample_mask_;
   std::atomic<std::uint64_t> epoch_uses_{0};
   std::atomic<std::uint64_t> epoch_end_{0};

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from infinistore import _native
@@ -47,9 +47,18 @@ def replay_policy(trace: Trace, policy: Policy) -> int:
     return hits
 
 
-def replay_store(trace: Trace, capacity: int, eviction: str, shard_count: int = SHARD_COUNT) -> int:
-    """The hits of the store itself, in a pool of so many blocks."""
-    store = _native.TraceStore(capacity * BLOCK_BYTES, eviction, shard_count)
+def replay_store(
+    trace: Trace,
+    capacity: int,
+    eviction: str,
+    shard_count: int = SHARD_COUNT,
+    reuse: Mapping[str, float] | None = None,
+) -> int:
+    """The hits of the store itself, in a pool of so many blocks.
+
+    `reuse`: numbers of that policy in place of its own, by the names of `_native.reuse_tuning()`.
+    """
+    store = _native.TraceStore(capacity * BLOCK_BYTES, eviction, shard_count, reuse or {})
     return sum(store.prompt(prompt, BLOCK_BYTES) for prompt in trace.prompts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from infinistore import _native
 from infinistore.bench.trace import generated
-from infinistore.bench.trace.generated import WORKLOADS, generate
+from infinistore.bench.trace.generated import SEED, WORKLOADS, generate
 from infinistore.bench.trace.prompts import Trace
 from infinistore.bench.trace.replay import replay_store
 from infinistore.cli.bench import command
@@ -74,6 +75,18 @@ def test_the_stores_numbers_can_be_replaced_by_name_only() -> None:
     for wrong in ({"crystal": 1.0}, {"young_part": 0.0}, {"prior_hits": -1.0}):
         with pytest.raises(ValueError, match="reuse"):
             replay_store(trace, size, "reuse", reuse=wrong)
+
+
+def test_the_built_in_numbers_are_those_of_the_decision_page() -> None:
+    page = (Path(__file__).parents[2] / "docs/decisions/0003-eviction.md").read_text()
+    stated = {name: float(value) for name, value in re.findall(r"(\w+) = (\d[\d.]*\d|\d)", page)}
+    assert stated == _native.reuse_tuning()
+
+
+def test_the_built_in_numbers_beat_lru_on_a_seed_that_they_were_not_derived_on() -> None:
+    trace = generate("mixed", SEED + 1)
+    size = trace.capacity(0.1)
+    assert replay_store(trace, size, "reuse") > replay_store(trace, size, "lru") * 1.01
 
 
 def test_the_command_replays_generated_workloads(

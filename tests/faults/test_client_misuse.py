@@ -157,6 +157,23 @@ def test_closing_ends_what_is_in_flight(connect: Any) -> None:
         }
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_can_connect_whatever_its_parent_was_doing(
+    server: ServerProcess, host: str
+) -> None:
+    """Born while a thread of the parent's dials: its second connection, right after connect()."""
+    url = server.url.replace("127.0.0.1", host)
+
+    def child() -> None:
+        with infinistore.connect(url, "child", transport="tcp") as own:
+            assert own.exists(["never written"]) == [False]
+
+    for _ in range(30):
+        with infinistore.connect(url, "parent", transport="tcp"):
+            assert in_child(child) == 0
+
+
 def test_a_dropped_client_ends_its_threads(server: ServerProcess) -> None:
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))
@@ -164,7 +181,7 @@ def test_a_dropped_client_ends_its_threads(server: ServerProcess) -> None:
     before = threads()
     client = infinistore.connect(server.url, "dropped")
     target = np.zeros(PAGE, np.uint8)
-    client.write_cache(np.ones(PAGE, np.uint8), [("k", 0)], PAGE)
+    client.write_cache(np.ones(PAGE, np.uint8), [("k", 0)], PAGE).wait()
     batch = client.read_cache(target, [("k", 0)], PAGE, wait_s=1)
     assert threads() > before
     del client

@@ -1,15 +1,20 @@
 #include "core/transport/tcp/client_dial.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <vector>
+
+#include "core/base/mutex.h"
 
 namespace infinistore {
 namespace {
@@ -19,12 +24,52 @@ constexpr int kKeepAliveIdleS = 10;
 constexpr int kKeepAliveEveryS = 5;
 constexpr int kKeepAliveCount = 3;
 
-struct FreeAddresses {
+struct Address {
+  sockaddr_storage bytes{};
+  socklen_t size = 0;
+};
+using Addresses = std::vector<Address>;
+
+template <class Sockaddr>
+Addresses address_of(const Sockaddr& one) {
+  Addresses found(1);
+  std::memcpy(&found[0].bytes, &one, sizeof one);
+  found[0].size = sizeof one;
+  return found;
+}
+
+// Of a host that is given as a number; empty: it is a name.
+Addresses read_number(const std::string& host, std::uint16_t port) {
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(port);
+  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) return address_of(v4);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) return address_of(v6);
+  return {};
+}
+
+// Held while a name is looked up, and waited for by fork(): glibc takes locks of its own meanwhile,
+// which a child born then would find taken for ever, and never connect.
+Mutex& resolving() {
+  static Mutex mutex;
+  return mutex;
+}
+void before_fork() NO_THREAD_SAFETY_ANALYSIS { resolving().lock(); }
+void after_fork() NO_THREAD_SAFETY_ANALYSIS { resolving().unlock(); }
+
+struct FreeList {
   void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
 };
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
 Result<Addresses> resolve(const std::string& host, std::uint16_t port) {
+  auto number = read_number(host, port);
+  if (!number.empty()) return number;
+  [[maybe_unused]] static const int guarded =
+      ::pthread_atfork(&before_fork, &after_fork, &after_fork);
+  const MutexLock lock(resolving());
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG;
@@ -38,7 +83,15 @@ Result<Addresses> resolve(const std::string& host, std::uint16_t port) {
   if (failed != 0) {
     return Error{Code::kDisconnected, "host " + host + " is unknown: " + ::gai_strerror(failed)};
   }
-  return Addresses(list);
+  const std::unique_ptr<addrinfo, FreeList> owner(list);
+  Addresses found;
+  for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
+    if (at->ai_addrlen > sizeof(sockaddr_storage)) continue;
+    auto& address = found.emplace_back();
+    std::memcpy(&address.bytes, at->ai_addr, at->ai_addrlen);
+    address.size = at->ai_addrlen;
+  }
+  return found;
 }
 
 void set_option(int fd, int level, int name, int value) noexcept {
@@ -46,8 +99,9 @@ void set_option(int fd, int level, int name, int value) noexcept {
 }
 
 // 0, or errno.
-int connect_one(int fd, const addrinfo& address, DialDeadline deadline) noexcept {
-  if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
+int connect_one(int fd, const Address& address, DialDeadline deadline) noexcept {
+  const auto* where = reinterpret_cast<const sockaddr*>(&address.bytes);
+  if (::connect(fd, where, address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   if (!wait_ready(fd, POLLOUT, deadline)) return ETIMEDOUT;
   int failed = 0;
@@ -74,13 +128,13 @@ Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadl
   auto addresses = resolve(host, port);
   if (!addresses) return addresses.error();
   int failed = EADDRNOTAVAIL;
-  for (const addrinfo* at = addresses->get(); at != nullptr; at = at->ai_next) {
-    UniqueFd fd(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  for (const auto& address : *addresses) {
+    UniqueFd fd(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) {
       failed = errno;
       continue;
     }
-    failed = connect_one(fd.get(), *at, deadline);
+    failed = connect_one(fd.get(), address, deadline);
     if (failed != 0) continue;
     // Frames are written whole: waiting to join them with later ones only adds latency.
     set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);

@@ -20,6 +20,7 @@
 #include "core/base/poller.h"
 #include "core/base/result.h"
 #include "core/memory/pool.h"
+#include "core/transport/payload.h"
 #include "core/wire/codec.h"
 #include "core/wire/frame.h"
 
@@ -46,11 +47,6 @@ struct ReplyLimits {
   bool has_extents = false;         // each item's extents stand in the body
 };
 
-enum class Pushed {
-  kAll,    // the bytes stand in the frame itself: nobody reads the sources any more
-  kLater,  // on_pushed() comes
-};
-
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -62,8 +58,8 @@ class Connection {
   // At least one outcome is kOk; extents are those of the item's range, and stay the caller's until
   // on_pulled() or on_pushed(), or after the end until the fence.
   virtual void pull(std::uint64_t request_id, GrantReply grant) = 0;
-  // `takes_copy`: few bytes may come as payload whatever the transport.
-  virtual Pushed push(std::uint64_t request_id, DataReply data, bool takes_copy) = 0;
+  // kLater: on_pushed() comes.  `takes_copy`: few bytes may come as payload whatever the transport.
+  virtual Moved push(std::uint64_t request_id, DataReply data, bool takes_copy) = 0;
 
   // ERROR to the peer, then the end.  Nothing that it sends meanwhile is heard.
   virtual void refuse(const Error& reason) = 0;

@@ -1,7 +1,8 @@
 #pragma once
 // Crew: a thread's long jobs, in which callers that have to wait anyway lend a hand.
 //
-// One core copies less than half of what two can; and whoever waits for a copy has a core to spare.
+// One core copies less than two can (blocks of 64 KiB, on two: 1.3 times as much with one helper,
+// measured); and whoever waits for a copy has a core to spare.
 // No thread is started, and a caller that does not wait does nothing.
 
 #include <atomic>

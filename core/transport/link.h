@@ -41,18 +41,14 @@ struct Transfer {
   std::unique_ptr<Payload> payload;      // the link's, while the bytes are under way
 };
 
-enum class Moved {
-  kAll,    // the transfer has ended
-  kLater,  // it ends with the stream's on_sent() or on_payload(), or with the stream
-};
-
 class Link {
  public:
   virtual ~Link() = default;
 
   virtual bool shares_memory() const noexcept = 0;
 
-  // Moves the granted items to the server, and sends FILL.  An error ends the connection.
+  // Moves the granted items to the server, and sends FILL.  kLater: the transfer ends with the
+  // stream's on_sent(), or with the stream.  An error ends the connection.
   virtual Result<Moved> fill(Transfer& transfer) = 0;
 
   // Takes the found items.  kLater: transfer.payload is where DATA's payload goes; on shared memory

@@ -18,6 +18,11 @@ namespace infinistore {
 // them wakes the receiver (measured at 4 KiB: 64 pieces at once cost 5 % more than 256).
 inline constexpr std::size_t kCallBytes = 1u << 20;
 
+enum class Moved {
+  kAll,    // the bytes are where they shall be: nobody touches their memory any more
+  kLater,  // that is told by a call
+};
+
 class Payload {
  public:
   virtual ~Payload() = default;

@@ -145,7 +145,7 @@ void Gets::answer(Connection& connection, Open open) {
     connection.send(Opcode::kData, open.request_id, encode(reply));
     return;
   }
-  if (connection.push(open.request_id, std::move(reply), open.takes_copy) == Pushed::kAll) {
+  if (connection.push(open.request_id, std::move(reply), open.takes_copy) == Moved::kAll) {
     note_sent(sending);
   } else {
     sending_.emplace(open.request_id, std::move(sending));

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "core/base/checksum.h"
-#include "core/transport/arrival.h"
+#include "core/transport/data_payload.h"
 #include "core/transport/segment_cursor.h"
 #include "core/wire/codec.h"
 
@@ -36,7 +36,7 @@ class ShmLink final : public Link {
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
     if (transfer.extents.empty()) {  // few bytes, which come as payload
-      transfer.payload = std::make_unique<Arrival>(transfer, verifies_);
+      transfer.payload = std::make_unique<DataPayload>(transfer, verifies_);
       return Moved::kLater;
     }
     std::vector<std::uint64_t> sums;
@@ -51,7 +51,7 @@ class ShmLink final : public Link {
   void refuse(std::uint64_t request_id) override { stream_.send(Opcode::kDone, request_id, {}); }
 
   void drop(Transfer& transfer) noexcept override {
-    if (transfer.payload) static_cast<Arrival*>(transfer.payload.get())->drop();
+    if (transfer.payload) static_cast<DataPayload*>(transfer.payload.get())->drop();
   }
 
  private:

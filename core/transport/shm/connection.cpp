@@ -50,7 +50,7 @@ class ShmConnection final : public StreamConnection, private PollTarget {
 
   void welcome(std::uint64_t request_id, Welcome welcome) override;
   void pull(std::uint64_t request_id, GrantReply grant) override;
-  Pushed push(std::uint64_t request_id, DataReply data, bool takes_copy) override;
+  Moved push(std::uint64_t request_id, DataReply data, bool takes_copy) override;
   ReplyLimits limits() const noexcept override {
     return {.payload_bytes = ~std::uint64_t{0}, .has_extents = true};
   }
@@ -111,12 +111,12 @@ Payload* ShmConnection::on_fill(const FrameHeader& header, Bytes body) {
   return nullptr;
 }
 
-Pushed ShmConnection::push(std::uint64_t request_id, DataReply data, bool takes_copy) {
-  if (!stream_.is_open()) return Pushed::kLater;
-  if (takes_copy && send_copy(request_id, data, pool_, kFlagDataCopied)) return Pushed::kAll;
+Moved ShmConnection::push(std::uint64_t request_id, DataReply data, bool takes_copy) {
+  if (!stream_.is_open()) return Moved::kLater;
+  if (takes_copy && send_copy(request_id, data, pool_, kFlagDataCopied)) return Moved::kAll;
   pushes_.insert(request_id);
   send(Opcode::kData, request_id, encode(data));
-  return Pushed::kLater;
+  return Moved::kLater;
 }
 
 void ShmConnection::on_done(const FrameHeader& header) {

@@ -5,7 +5,7 @@
 
 #include "core/base/check.h"
 #include "core/base/checksum.h"
-#include "core/transport/arrival.h"
+#include "core/transport/data_payload.h"
 #include "core/transport/segment_cursor.h"
 #include "core/wire/codec.h"
 
@@ -109,14 +109,14 @@ class TcpLink final : public Link {
 
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
-    transfer.payload = std::make_unique<Arrival>(transfer, verifies_);
+    transfer.payload = std::make_unique<DataPayload>(transfer, verifies_);
     return Moved::kLater;
   }
 
   void refuse(std::uint64_t) override {}  // its bytes come anyway
 
   void drop(Transfer& transfer) noexcept override {
-    static_cast<Arrival*>(transfer.payload.get())->drop();  // receive() made it
+    static_cast<DataPayload*>(transfer.payload.get())->drop();  // receive() made it
   }
 
  private:

@@ -16,7 +16,7 @@ class TcpConnection final : public StreamConnection {
       : StreamConnection(std::move(socket), poller, owner), pool_(pool) {}
 
   void pull(std::uint64_t request_id, GrantReply grant) override;
-  Pushed push(std::uint64_t request_id, DataReply data, bool takes_copy) override;
+  Moved push(std::uint64_t request_id, DataReply data, bool takes_copy) override;
   ReplyLimits limits() const noexcept override {
     return {.payload_bytes = kPayloadBytesMax - kBatchKeysMax * sizeof(std::uint64_t),
             .has_extents = false};
@@ -104,15 +104,15 @@ void TcpConnection::on_payload(const FrameHeader& header) {
   owner_.on_pulled(header.request_id, Code::kOk, checksums);
 }
 
-Pushed TcpConnection::push(std::uint64_t request_id, DataReply data, bool) {
-  if (!stream_.is_open()) return Pushed::kLater;
-  if (send_copy(request_id, data, pool_, 0)) return Pushed::kAll;
+Moved TcpConnection::push(std::uint64_t request_id, DataReply data, bool) {
+  if (!stream_.is_open()) return Moved::kLater;
+  if (send_copy(request_id, data, pool_, 0)) return Moved::kAll;
   Push& push = pushes_[request_id];
   push.bytes = add_pieces(data.extents, push.pieces);
   KV_CHECK(push.bytes > 0);
   data.extents.clear();
   send_payload(Opcode::kData, request_id, encode(data), push.pieces, push.bytes);
-  return Pushed::kLater;
+  return Moved::kLater;
 }
 
 void TcpConnection::on_sent(std::uint64_t request_id) {

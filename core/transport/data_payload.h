@@ -1,5 +1,5 @@
 #pragma once
-// Arrival: DATA's payload on its way into a transfer's segments, compared with its sums.
+// DataPayload: the payload of DATA on its way into a transfer's segments, compared with its sums.
 
 #include <algorithm>
 #include <array>
@@ -13,9 +13,9 @@
 
 namespace infinistore {
 
-class Arrival final : public Payload {
+class DataPayload final : public Payload {
  public:
-  Arrival(Transfer& transfer, bool verifies)
+  DataPayload(Transfer& transfer, bool verifies)
       : transfer_(transfer),
         at_(transfer.items),
         sum_(transfer.items.front().position),

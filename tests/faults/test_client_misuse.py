@@ -22,81 +22,6 @@ from waiting import until
 PAGE = 4096
 
 
-def in_child(body: Callable[[], None]) -> int:
-    """Runs `body` in a forked child; its exit status."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            body()
-            os._exit(0)
-        except BaseException as error:
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_after_a_fork_the_child_is_told_to_connect_itself(
-    connect: Any, server: ServerProcess, transport: str
-) -> None:
-    client = connect(transport=transport)
-    cache = np.ones(64 * PAGE, np.uint8)
-    blocks = [(f"{transport}{i}", i * PAGE) for i in range(64)]
-    batch = client.write_cache(cache, blocks, PAGE)
-
-    def child() -> None:
-        for use in (
-            lambda: client.exists(["k"]),
-            lambda: client.write_cache(cache, blocks, PAGE),
-            lambda: client.sync(),
-            lambda: client.transport,
-        ):
-            with pytest.raises(UsageError, match=r"fork.*connect\(\) in the child"):
-                use()
-        client.release([1])  # never raises
-        client.close()
-        with infinistore.connect(server.url, "child", transport=transport) as own:
-            own.write_cache(cache, [("k", 0)], PAGE)
-            own.sync()
-            assert own.exists(["k"]) == [True]
-
-    assert in_child(child) == 0
-    assert batch.wait(5).all_ok
-    assert client.exists([key for key, _ in blocks]) == [True] * 64
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_that_lives_on_does_not_hide_the_parents_end(server: ServerProcess) -> None:
-    """Its copies of the sockets would keep the server's sessions open."""
-    before = server.stats()["sessions"]
-    reading, writing = os.pipe()
-    grandchild = [0]
-
-    def parent() -> None:
-        infinistore.connect(server.url, transport="tcp")
-        grandchild[0] = os.fork()
-        if grandchild[0] == 0:
-            os.read(reading, 1)
-            os._exit(0)
-
-    pid = os.fork()
-    if pid == 0:
-        os.close(writing)
-        parent()
-        os._exit(0)  # as abrupt as a crash: no goodbye
-    os.close(reading)
-    try:
-        os.waitpid(pid, 0)
-        for _ in range(100):
-            if server.stats()["sessions"] == before:
-                break
-            threading.Event().wait(0.02)
-        assert server.stats()["sessions"] == before
-    finally:
-        os.close(writing)
-
-
 def test_a_spawned_process_cannot_be_given_a_client(connect: Any) -> None:
     client = connect()
     for dump in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -155,23 +80,6 @@ def test_closing_ends_what_is_in_flight(connect: Any) -> None:
             infinistore.Code.CLOSED,
             infinistore.Code.MISSING,
         }
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_can_connect_whatever_its_parent_was_doing(
-    server: ServerProcess, host: str
-) -> None:
-    """Born while a thread of the parent's dials: its second connection, right after connect()."""
-    url = server.url.replace("127.0.0.1", host)
-
-    def child() -> None:
-        with infinistore.connect(url, "child", transport="tcp") as own:
-            assert own.exists(["never written"]) == [False]
-
-    for _ in range(30):
-        with infinistore.connect(url, "parent", transport="tcp"):
-            assert in_child(child) == 0
 
 
 def test_a_dropped_client_ends_its_threads(server: ServerProcess) -> None:
@@ -376,6 +284,15 @@ def bad_ranges() -> list[BadCall]:
             "value_bytes is -1",
             lambda c: c.write_cache(cache, good, 4, value_bytes=-1),
         ),
+        *(
+            (
+                f"read at {offset!r}",
+                f"value_offset is {offset!r}",
+                lambda c, offset=offset: c.read_cache(cache, good, 4, value_offset=offset),
+            )
+            for offset in (-1, False, 0.0)
+        ),
+        ("no wait", "wait_s is False", lambda c: c.read_cache(cache, good, 4, wait_s=False)),
         ("wait", "wait_s is -1", lambda c: c.read_cache(cache, good, 4, wait_s=-1)),
         ("nan", "wait_s is nan", lambda c: c.read_cache(cache, good, 4, wait_s=float("nan"))),
         ("group", "group is 0", lambda c: c.lookup(["k"], group=0)),

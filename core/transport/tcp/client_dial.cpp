@@ -12,9 +12,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <shared_mutex>
 #include <vector>
-
-#include "core/base/mutex.h"
 
 namespace infinistore {
 namespace {
@@ -51,14 +50,16 @@ Addresses read_number(const std::string& host, std::uint16_t port) {
   return {};
 }
 
-// Held while a name is looked up, and waited for by fork(): glibc takes locks of its own meanwhile,
-// which a child born then would find taken for ever, and never connect.
-Mutex& resolving() {
-  static Mutex mutex;
+// Shared by the threads that look up names, and waited for by fork(): glibc takes locks of its own
+// meanwhile, which a child born then would find taken for ever, and never connect.
+std::shared_mutex& resolving() {
+  static std::shared_mutex mutex;
   return mutex;
 }
-void before_fork() NO_THREAD_SAFETY_ANALYSIS { resolving().lock(); }
-void after_fork() NO_THREAD_SAFETY_ANALYSIS { resolving().unlock(); }
+void before_fork() { resolving().lock(); }
+void in_parent() { resolving().unlock(); }
+// New, not unlocked: the parent's threads that waited for it are counted in it, and are not here.
+void in_child() { std::construct_at(&resolving()); }
 
 struct FreeList {
   void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
@@ -67,9 +68,8 @@ struct FreeList {
 Result<Addresses> resolve(const std::string& host, std::uint16_t port) {
   auto number = read_number(host, port);
   if (!number.empty()) return number;
-  [[maybe_unused]] static const int guarded =
-      ::pthread_atfork(&before_fork, &after_fork, &after_fork);
-  const MutexLock lock(resolving());
+  [[maybe_unused]] static const int guarded = ::pthread_atfork(&before_fork, &in_parent, &in_child);
+  const std::shared_lock lock(resolving());
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG;

@@ -187,9 +187,7 @@ TEST_CASE("over shared memory few bytes may come in the frame, and are verified"
           CHECK(next->header.opcode == (is_damaged ? Opcode::kErase : Opcode::kPing));
           peer.send(Opcode::kResult, next->header.request_id,
                     encode(is_damaged ? ResultReply{{Code::kOk}} : ResultReply{}));
-          while (const auto frame = peer.next()) {
-            peer.send(Opcode::kResult, frame->header.request_id, encode(ResultReply{}));
-          }
+          peer.answer_all();
         },
         1 << 20);
     const auto client = connect_to(server, TransportChoice::kShm);

@@ -101,6 +101,73 @@ TEST_CASE("memory that the server names is checked before it is touched") {
   }
 }
 
+TEST_CASE(
+    "bytes in the frame that are not what was asked for end the connection, in shared memory too") {
+  constexpr std::size_t kPool = 1 << 20;
+  struct Case {
+    const char* name;
+    std::size_t count;
+    std::size_t payload_bytes;
+    bool is_copied;
+    bool has_extents;
+  };
+  for (const auto& test : {Case{"no payload", 3, 0, true, false},  //
+                           Case{"too little", 3, 3 * kBlock - 1, true, false},
+                           Case{"too much", 3, 3 * kBlock + 1, true, false},
+                           Case{"of more keys", 4, 4 * kBlock, true, false},
+                           Case{"extents as well", 3, 3 * kBlock, true, true},
+                           Case{"not said", 3, 3 * kBlock, false, true}}) {
+    CAPTURE(test.name);
+    std::vector<Extents> extents;
+    if (test.has_extents) extents.assign(test.count, {{0, 0, kBlock}});
+    const auto outcomes = run(
+        [&](FakePeer& peer) {
+          if (!peer.shares_memory()) return;
+          if (const auto frame = peer.next()) {
+            peer.send(Opcode::kData, frame->header.request_id,
+                      data_reply(test.count, kBlock, extents), Body(test.payload_bytes),
+                      test.is_copied ? kFlagDataCopied : 0);
+          }
+          while (peer.next()) {
+          }
+        },
+        Verb::kGet, 3, kPool);
+    CHECK(outcomes == all(3, Code::kProtocol));
+  }
+}
+
+TEST_CASE("a server that dies or stalls within the bytes of a frame ends the get in time") {
+  for (const bool dies : {true, false}) {
+    CAPTURE(dies);
+    const FakeServer server(
+        [&](FakePeer& peer) {
+          if (!peer.shares_memory()) return;
+          const auto get = peer.next();
+          if (!get) return;
+          const auto body = data_reply(3);
+          const auto header = encode_header({.opcode = Opcode::kData,
+                                             .flags = kFlagDataCopied,
+                                             .request_id = get->header.request_id,
+                                             .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                             .payload_bytes = 3 * kBlock});
+          Body part(header.begin(), header.end());
+          part.insert(part.end(), body.begin(), body.end());
+          part.resize(part.size() + kBlock + 7);
+          peer.send_raw(part);
+          while (!dies && peer.next()) {
+          }
+        },
+        1 << 20);
+    Memory memory(3);
+    Batch batch(memory.spec(Verb::kGet));
+    const auto client = connect_to(server, TransportChoice::kShm);
+    client->submit(batch);
+    REQUIRE(client->wait(batch, 5 * kSecond));
+    CHECK(batch.failure().code == (dies ? Code::kDisconnected : Code::kTimeout));
+    CHECK(batch.outcomes == all(3, batch.failure().code));
+  }
+}
+
 TEST_CASE("shared memory that could shrink under us is not used") {
   const FakeServer server([](FakePeer& peer) { peer.next(); }, 1 << 20, false);
   const auto client = connect_to(server, TransportChoice::kAuto);

@@ -63,6 +63,13 @@ void FakePeer::send(Opcode opcode, std::uint64_t request_id, const Body& body, c
   send_raw(all);
 }
 
+void FakePeer::answer_all(const std::function<bool()>& goes_on) {
+  while (const auto frame = next()) {
+    if (!goes_on()) return;
+    send(Opcode::kResult, frame->header.request_id, encode(ResultReply{}));
+  }
+}
+
 void FakePeer::send_fds(Opcode opcode, std::uint64_t request_id, const Body& body,
                         const std::vector<int>& fds) {
   const auto header = encode_header({.opcode = opcode,

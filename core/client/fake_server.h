@@ -32,6 +32,8 @@ class FakePeer {
   std::optional<FakeFrame> next();  // nullopt: the client has closed
   void send(Opcode opcode, std::uint64_t request_id, const Body& body, const Body& payload = {},
             std::uint16_t flags = 0);
+  // RESULT without outcomes, to every request until the client closes or `goes_on` says no.
+  void answer_all(const std::function<bool()>& goes_on = [] { return true; });
   void send_raw(Bytes bytes);
   void send_fds(Opcode opcode, std::uint64_t request_id, const Body& body,
                 const std::vector<int>& fds);

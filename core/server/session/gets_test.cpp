@@ -160,6 +160,27 @@ TEST_CASE("few bytes come in the frame itself, and pin nothing; more only where 
   });
 }
 
+TEST_CASE("a peer that asks for copies and never reads them is bounded, and parted from") {
+  for_each_transport([](auto transport) {
+    Harness harness(transport);
+    auto bystander = harness.connect();
+    auto peer = harness.connect();
+    const std::string value(16 * 1024, 'v');
+    peer.put({{"k", value}});
+    GetRequest request;
+    request.keys = {"k"};
+    request.ranges.items = {{0, 0, value.size()}};
+    // Until the answers fill what may be queued; what is sent after the end goes nowhere.
+    for (std::size_t i = 0; i < 2 * kSendQueueBytesMax / value.size(); ++i) {
+      if (harness.worker().metrics().sessions.load() == 1) break;
+      peer.send(Opcode::kGet, encode(request), {}, kFlagGetTakesCopy);
+    }
+    CHECK(harness.sessions_are(1));
+    CHECK(harness.store().counters().pins == 0);
+    CHECK(bystander.get(request, kFlagGetTakesCopy).found.at(0) == value);
+  });
+}
+
 TEST_CASE("a corrupt value is dropped and reported as missing") {
   for_each_transport([](auto transport) {
     Harness harness(transport);

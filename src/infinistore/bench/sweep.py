@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -289,7 +289,7 @@ class Sweeper:
         """Ours, the limits and the peers, all in the same rounds, at the usual batches."""
         wanted = [peer for peer in PEERS if peer.transport in self._plan.transports]
         cases = [
-            replace(case, block_count=min(case.block_count, PEER_PASS_BLOCKS))
+            dataclasses.replace(case, block_count=min(case.block_count, PEER_PASS_BLOCKS))
             for case in usual_cases(self._plan)
         ]
         largest = max(case.pass_bytes for case in cases)

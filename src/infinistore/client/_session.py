@@ -8,10 +8,21 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from infinistore import _native
 from infinistore.client.address import parse_address
+from infinistore.client.arguments import (
+    U64_MAX,
+    Key,
+    Pairs,
+    check_range,
+    check_text,
+    keys_of,
+    listed,
+    milliseconds_of,
+    parsed,
+)
 from infinistore.client.regions import (
     Blocks,
     Segments,
@@ -30,23 +41,15 @@ from infinistore.errors import (
     error_for,
 )
 
-Key = bytes | str
-Pairs = Sequence[tuple[Key, int]]
-
 ON_EXISTS = ("keep", "replace")
 NAMESPACE_BYTES_MAX = 512
 TOKEN_BYTES_MAX = 512
-# A request may move so much: docs/protocol.md section 1, less the checksums.
-VALUE_BYTES_MAX = 2**30 - 2**16
-WAIT_S_MAX = 86_400.0
-_U64_MAX = 2**64 - 1
 # Failures of batches that nobody has asked for, kept at most.
 _FAILED_KEPT_MAX = 1024
 
 # By a code's byte: comparing with an enum's member would take most of the time of a large call.
 _IS_OK = [code == Code.OK for code in range(256)]
 
-T = TypeVar("T")
 
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
 _watches_fork = False
@@ -142,21 +145,21 @@ class Session:
         region = region_of(cache, writable=writable)
         element_bytes, page_bytes = page_bytes_of(region, page_size, unit)
         if isinstance(blocks, Blocks):
-            pack = _keys(blocks.keys)
+            pack = keys_of(blocks.keys)
             offsets = offsets_of(blocks.offsets)
         else:
-            pack = _checked(_native.Pack.from_blocks, _listed(blocks, "blocks"))
+            pack = parsed(_native.Pack.from_blocks, listed(blocks, "blocks"))
             offsets = None
-        _checked(pack.place, region.address, region.size_bytes, element_bytes, page_bytes, offsets)
+        parsed(pack.place, region.address, region.size_bytes, element_bytes, page_bytes, offsets)
         return pack, page_bytes, region.keep
 
     def _place_segments(self, keys: Sequence[Key], segments: Segments) -> tuple[_native.Pack, int]:
         self.check_open()
         if not isinstance(segments, Segments):
             raise UsageError(f"segments is a {type(segments).__name__}; give infinistore.Segments")
-        pack = _keys(keys)
+        pack = keys_of(keys)
         addresses, per_key = segments.layout(len(pack))
-        _checked(pack.place_segments, addresses, per_key, segments.segment_bytes)
+        parsed(pack.place_segments, addresses, per_key, segments.segment_bytes)
         return pack, per_key * segments.segment_bytes
 
     def _put(
@@ -179,12 +182,12 @@ class Session:
                     "value is written with the size of the whole"
                 )
             value_bytes = range_bytes
-        _check_range(range_bytes, value_bytes, value_offset)
+        check_range(range_bytes, value_bytes, value_offset)
         if parents is not None or depths is not None:
             count = len(pack)
             chain = [None] * count if parents is None else list(parents)
             levels = [0] * count if depths is None else list(depths)
-            _checked(pack.set_chain, chain, levels)
+            parsed(pack.set_chain, chain, levels)
         replaces = on_exists == "replace"
         native = self._native.put(pack, value_bytes, value_offset, replaces, keep)
         return self._remember(Batch(native, "write", self))
@@ -199,9 +202,8 @@ class Session:
         wait_s: float,
         lease_id: int,
     ) -> Batch:
-        if value_bytes is not None or value_offset != 0 or range_bytes > VALUE_BYTES_MAX:
-            _check_range(range_bytes, value_bytes, value_offset)
-        wait_ms = 0 if wait_s == 0 else _milliseconds(wait_s, "wait_s")
+        check_range(range_bytes, value_bytes, value_offset)
+        wait_ms = milliseconds_of(wait_s, "wait_s")
         native = self._native.get(pack, value_bytes or 0, value_offset, wait_ms, lease_id, keep)
         return self._remember(Batch(native, "read", self))
 
@@ -243,12 +245,12 @@ class Session:
         self.check_open()
         if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 4096:
             raise UsageError(f"group is {group!r}; give 1 to 4096 keys for a block")
-        pack = _keys(keys)
+        pack = keys_of(keys)
         if len(pack) % group:
             raise UsageError(
                 f"{len(pack)} keys are no whole number of blocks of {group} (group) keys"
             )
-        lease_ms = 0 if lease_s is None else max(1, _milliseconds(lease_s, "lease_s"))
+        lease_ms = 0 if lease_s is None else max(1, milliseconds_of(lease_s, "lease_s"))
         if not len(pack):
             return Lookup(None, group)
         return Lookup(self._native.match(pack, group, lease_ms), group)
@@ -269,7 +271,7 @@ class Session:
         self, keys: Sequence[Key], submit: Callable[[_native.Pack], _native.Call]
     ) -> _native.Call | None:
         self.check_open()
-        pack = _keys(keys)
+        pack = keys_of(keys)
         return submit(pack) if len(pack) else None
 
     def stats(self) -> _native.Call:
@@ -280,9 +282,9 @@ class Session:
     def post_lease(self, lease_ids: Sequence[int], lease_s: float | None) -> None:
         """Renews, or with None releases; the answer is not waited for."""
         ids = [int(lease_id) for lease_id in lease_ids]
-        if any(not 0 <= lease_id <= _U64_MAX for lease_id in ids):
+        if any(not 0 <= lease_id <= U64_MAX for lease_id in ids):
             raise UsageError(f"lease ids are {ids}; give those that lookups returned")
-        lease_ms = 0 if lease_s is None else max(1, _milliseconds(lease_s, "lease_s"))
+        lease_ms = 0 if lease_s is None else max(1, milliseconds_of(lease_s, "lease_s"))
         ids = [lease_id for lease_id in ids if lease_id]
         if ids and not self._is_closed and os.getpid() == self._pid:
             self._native.post_lease(ids, lease_ms)
@@ -365,8 +367,8 @@ def open_native(
     config = load(ClientConfig, {**others, "token": token, "transport": transport})
     if not isinstance(namespace, str) or not namespace:
         raise UsageError(f"namespace is {namespace!r}; give a text, or leave it away")
-    _check_text(namespace, "namespace", NAMESPACE_BYTES_MAX)
-    _check_text(config.token, "token", TOKEN_BYTES_MAX)
+    check_text(namespace, "namespace", NAMESPACE_BYTES_MAX)
+    check_text(config.token, "token", TOKEN_BYTES_MAX)
 
     def connect() -> Session:
         try:
@@ -386,64 +388,6 @@ def _client_name() -> str:
     return f"{program or 'python'}:{os.getpid()}".encode(errors="replace")[-120:].decode(
         errors="replace"
     )
-
-
-def _check_text(text: str, what: str, bytes_max: int) -> None:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise UsageError(f"{what} holds a lone surrogate; give text that UTF-8 can hold") from None
-    if size > bytes_max:
-        raise UsageError(f"{what} has {size} bytes; at most {bytes_max} fit")
-
-
-def _check_range(range_bytes: int, value_bytes: int | None, value_offset: int) -> None:
-    for name, value in (("value_bytes", value_bytes), ("value_offset", value_offset)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _U64_MAX:
-            raise UsageError(f"{name} is {value!r}; give a number of bytes")
-    if range_bytes > VALUE_BYTES_MAX:
-        raise UsageError(
-            f"a block has {range_bytes} bytes; one call moves at most {VALUE_BYTES_MAX} of a "
-            "value: move it in parts, with value_bytes and value_offset"
-        )
-    if value_bytes is not None and value_offset + range_bytes > value_bytes:
-        raise UsageError(
-            f"bytes {value_offset} to {value_offset + range_bytes} are not inside of a value of "
-            f"value_bytes = {value_bytes}"
-        )
-
-
-def _milliseconds(seconds: float, what: str) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise UsageError(f"{what} is {seconds!r}; give seconds")
-    if not 0 <= seconds <= WAIT_S_MAX:
-        raise UsageError(f"{what} is {seconds} s; give 0 to {WAIT_S_MAX:.0f}")
-    return round(seconds * 1000)
-
-
-def _keys(keys: Sequence[Key]) -> _native.Pack:
-    if isinstance(keys, (str, bytes)):
-        raise UsageError(f"keys is one {type(keys).__name__}; give a list of keys")
-    return _checked(_native.Pack.from_keys, _listed(keys, "keys"))
-
-
-def _listed(values: Sequence[T], what: str) -> list[T]:
-    if isinstance(values, list):
-        return values
-    try:
-        return list(values)
-    except TypeError:
-        raise UsageError(f"{what} is a {type(values).__name__}; give a list") from None
-
-
-def _checked(parse: Callable[..., T], *arguments: Any) -> T:
-    """What a native parser makes of them, its refusals as ours."""
-    try:
-        return parse(*arguments)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from None
 
 
 def _outcomes(call: _native.Call | None) -> bytes:

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
 from infinistore import _native
-from infinistore.client._session import Key, Pairs, Session, open_native
+from infinistore.client._session import Session, open_native
+from infinistore.client.arguments import Key, Pairs
 from infinistore.client.regions import Blocks, Segments
 from infinistore.client.results import Batch, Lookup, Outcomes, failure_of
 from infinistore.errors import UsageError

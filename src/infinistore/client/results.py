@@ -109,16 +109,12 @@ class Batch:
 
         Raises `RequestTimeoutError` if it does not come in `timeout_s`: the batch goes on.
         """
-        self.await_end(timeout_s)
+        if not self._native.wait(timeout_s):
+            raise RequestTimeoutError(f"the {self._verb} is not done after {timeout_s} s")
         session = None if self._session is None else self._session()
         if session is not None:
             session.forget(self)
         return self.outcomes
-
-    def await_end(self, timeout_s: float | None) -> None:
-        """The same, without word to `sync()`."""
-        if not self._native.wait(timeout_s):
-            raise RequestTimeoutError(f"the {self._verb} is not done after {timeout_s} s")
 
     @property
     def native(self) -> _native.Batch:

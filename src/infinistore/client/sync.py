@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from infinistore import _native
-from infinistore.client._session import Key, Pairs, Session, open_native
+from infinistore.client._session import Session, open_native
+from infinistore.client.arguments import Key, Pairs
 from infinistore.client.regions import Blocks, Segments
 from infinistore.client.results import Batch, Lookup, first_error
 from infinistore.errors import UsageError
@@ -158,7 +159,7 @@ class Client:
         batches = self._session.take_pending()
         try:
             for batch in batches:
-                batch.await_end(None if end is None else max(0.0, end - time.monotonic()))
+                batch.wait(None if end is None else max(0.0, end - time.monotonic()))
         except BaseException:
             self._session.put_back(batches)
             raise

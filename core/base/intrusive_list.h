@@ -23,6 +23,7 @@ class IntrusiveList {
   bool empty() const noexcept { return front_ == nullptr; }
   std::size_t size() const noexcept { return size_; }
   T& front() noexcept { return *front_; }
+  const T& front() const noexcept { return *front_; }
 
   void push_back(T& element) noexcept {
     insert_after(empty() ? nullptr : (front_->*hook).prev, element);

@@ -2,7 +2,7 @@
 // Entry: what is known of one key and its value.  One allocation, the key behind the fields.
 //
 // An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`,
-// `used_at`, `eviction_kind` and `is_detached` is immutable, and those belong to its shard's lock.
+// `used_at`, `eviction_mark` and `is_detached` is immutable, and those belong to its shard's lock.
 
 #include <cstdint>
 #include <memory>
@@ -43,20 +43,21 @@ struct Part {
 };
 
 struct Entry {
+  // What look-ups and policies read stands together.
   ListHook<Entry> hook;  // in its policy, or among its shard's detached
   std::uint64_t hash = 0;
+  std::uint64_t used_at = 0;  // when it became evictable, in uses of the whole store
+  std::uint32_t depth = 0;    // in its chain
+  NamespaceId space = 0;
+  std::uint32_t pins = 0;
+  std::uint16_t eviction_mark = 0;  // its policy's own
+  std::uint8_t key_bytes = 0;
+  bool is_detached = false;  // erased, but pinned: no key leads here
   std::uint64_t value_bytes = 0;
   std::uint64_t checksum = 0;     // of the whole value, if it was put in one range
   std::uint64_t parent_hash = 0;  // of the key before it in its chain; 0: none
-  std::uint64_t used_at = 0;      // when it became evictable, in uses of the whole store
   Extents extents;
   std::unique_ptr<const std::vector<Part>> parts;  // null if it was put in one range
-  NamespaceId space = 0;
-  std::uint32_t pins = 0;
-  std::uint32_t depth = 0;  // in its chain
-  std::uint8_t key_bytes = 0;
-  std::uint8_t eviction_kind = 0;  // its policy's own
-  bool is_detached = false;        // erased, but pinned: no key leads here
 
   std::string_view key() const noexcept {
     return {reinterpret_cast<const char*>(this + 1), key_bytes};

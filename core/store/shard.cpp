@@ -203,7 +203,10 @@ void Shard::expect(std::span<const KeyRef> refs, std::span<const std::uint16_t> 
                    Expect what) const noexcept {
   constexpr std::size_t kLineBytes = 64;
   const MutexLock lock(mutex_);
-  for (const auto pick : picks) sealed_.expect(refs[pick].hash);
+  for (const auto pick : picks) {
+    sealed_.expect(refs[pick].hash);
+    if (what != Expect::kExists) policy_->expect(refs[pick].hash);
+  }
   if (what == Expect::kReserve) return;
   for (const auto pick : picks) {
     const Entry* entry = sealed_.candidate(refs[pick].hash);
@@ -219,7 +222,6 @@ void Shard::expect(std::span<const KeyRef> refs, std::span<const std::uint16_t> 
     if (entry == nullptr) continue;
     __builtin_prefetch(entry->hook.prev);
     __builtin_prefetch(entry->hook.next);
-    policy_->expect(entry->hash);
   }
 }
 
@@ -293,10 +295,9 @@ void Shard::make_unevictable_locked(Entry& entry) noexcept {
 }
 
 void Shard::announce_firsts_locked() noexcept {
+  const FirstPlaces places = policy_->first_places();
   for (std::size_t line = 0; line < policy_->line_count(); ++line) {
-    const Entry* first = policy_->first(line);
-    first_places_[line].store(first == nullptr ? kNoPlace : policy_->place(*first),
-                              std::memory_order_relaxed);
+    first_places_[line].store(places[line], std::memory_order_relaxed);
   }
 }
 

@@ -14,6 +14,9 @@ class Lru final : public EvictionPolicy {
   Entry* first(std::size_t) noexcept override {
     return by_age_.empty() ? nullptr : &by_age_.front();
   }
+  FirstPlaces first_places() const noexcept override {
+    return {by_age_.empty() ? kNoPlace : by_age_.front().used_at};
+  }
   std::size_t size() const noexcept override { return by_age_.size(); }
 
  private:

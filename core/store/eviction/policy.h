@@ -24,6 +24,9 @@ enum class Arrival : std::uint8_t { kNew, kHit };  // just sealed, or back from 
 
 inline constexpr std::size_t kEvictionLinesMax = 4;
 
+inline constexpr std::uint64_t kNoPlace = UINT64_MAX;  // of a line that has no first
+using FirstPlaces = std::array<std::uint64_t, kEvictionLinesMax>;
+
 class EvictionPolicy {
  public:
   explicit EvictionPolicy(std::size_t line_count) noexcept : line_count_(line_count) {}
@@ -38,8 +41,9 @@ class EvictionPolicy {
   // holds an entry, some line has a first.
   virtual Entry* first(std::size_t line) noexcept = 0;
   virtual std::uint64_t place(const Entry& entry) const noexcept { return entry.used_at; }
+  virtual FirstPlaces first_places() const noexcept = 0;  // asked for after every change
 
-  // An entry of this hash will be put back soon: prefetches what insert() will look at.
+  // An entry of this hash will be put, or put back, soon: prefetches what insert() will look at.
   virtual void expect(std::uint64_t) const noexcept {}
 
   virtual std::size_t size() const noexcept = 0;  // for check_integrity()
@@ -47,9 +51,6 @@ class EvictionPolicy {
  private:
   std::size_t line_count_;
 };
-
-inline constexpr std::uint64_t kNoPlace = UINT64_MAX;  // of a line that has no first
-using FirstPlaces = std::array<std::uint64_t, kEvictionLinesMax>;
 
 // What the policies of one store have in common.  Outlives them; they may use it from any thread.
 class EvictionScheme {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/init.h"
+#include "bindings/unlocked.h"
 #include "core/bench/copy_limit.h"
 #include "core/bench/round_trip.h"
 #include "core/bench/stream_limit.h"
@@ -33,32 +34,32 @@ void bench_copy_blocks(bool nontemporal, const Addresses& targets, const Address
   }
   const std::span to = span_of(targets);
   const std::span from = span_of(sources);
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   copy_blocks(nontemporal ? CopyLoop::kNonTemporal : CopyLoop::kMemcpy, to, from, block_bytes);
 }
 
 int bench_serve_streams(const std::vector<int>& sockets, const Memory& memory) {
   const MutableBytes bytes(reinterpret_cast<std::byte*>(memory.data()), memory.size());
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return static_cast<int>(serve_streams(sockets, bytes));
 }
 
 int bench_move_blocks(const std::vector<int>& sockets, bool to_far, const Addresses& addresses,
                       std::size_t block_bytes) {
   const std::span blocks = span_of(addresses);
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return static_cast<int>(move_blocks(
       sockets, to_far ? StreamDirection::kToFar : StreamDirection::kFromFar, blocks, block_bytes));
 }
 
 int bench_echo(int in, int out, std::size_t message_bytes) {
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return static_cast<int>(echo(in, out, message_bytes));
 }
 
 int bench_round_trips(int out, int in, std::size_t message_bytes, const Times& taken_ns) {
   const std::span<std::uint64_t> times(taken_ns.data(), taken_ns.size());
-  const nb::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   return static_cast<int>(round_trips(out, in, message_bytes, times));
 }
 

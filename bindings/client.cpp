@@ -15,6 +15,7 @@
 #include "bindings/convert.h"
 #include "bindings/init.h"
 #include "bindings/pack.h"
+#include "bindings/unlocked.h"
 
 namespace nb = nanobind;
 
@@ -43,7 +44,7 @@ bool wait_for(Client& client, Operation& operation, std::optional<double> timeou
     const Nanos left = end < 0 ? kSignalInterval : end - the_clock().now();
     if (left <= 0) return false;
     {
-      const nb::gil_scoped_release release;
+      const Unlocked release;
       client.wait(operation, std::min(left, kSignalInterval));
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -68,7 +69,7 @@ class PyClient {
       leak();
       return;
     }
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     client_.reset();
   }
   PyClient(const PyClient&) = delete;
@@ -106,7 +107,7 @@ class Handle {
     }
     if (operation_->is_done()) return;
     cancel();
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     operation_->wait(-1);
   }
 
@@ -157,7 +158,7 @@ std::unique_ptr<PyClient> connect(const std::string& host, std::uint16_t port,
   };
   std::optional<Result<std::unique_ptr<Client>>> client;
   {
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     client.emplace(Client::connect(std::move(options), the_clock()));
   }
   if (!client->ok()) throw Failed{client->error()};
@@ -171,7 +172,7 @@ std::unique_ptr<Handle<T>> submit(nb::object self, Spec spec, nb::object kept) {
   auto& submitted = *operation;
   auto handle = std::make_unique<Handle<T>>(std::move(self), std::move(operation), std::move(kept));
   {
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     client->submit(submitted);
   }
   return handle;
@@ -296,7 +297,7 @@ void define_client(nb::module_& module) {
           "Readable while take_completed() has something to tell.")
       .def("take_completed", [](PyClient& self) { return self->completions().take(); })
       .def(
-          "close", [](PyClient& self) { self->close(); }, nb::call_guard<nb::gil_scoped_release>())
+          "close", [](PyClient& self) { self->close(); }, nb::call_guard<Unlocked>())
       .def("close_after_fork", &PyClient::close_after_fork);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bindings/init.h"
+#include "bindings/unlocked.h"
 
 namespace nb = nanobind;
 
@@ -48,7 +49,7 @@ ServerOptions convert(nb::handle options) {
 
 nb::dict start(Server& server) {
   Result<Server::Started> started = [&] {
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     return server.start();
   }();
   if (!started) throw std::runtime_error(started.error().message);
@@ -61,13 +62,13 @@ nb::dict start(Server& server) {
 }
 
 void stop(Server& server, double drain_s) {
-  const nb::gil_scoped_release release;
+  const Unlocked release;
   server.stop(static_cast<Nanos>(drain_s * static_cast<double>(kSecond)));
 }
 
 nb::dict snapshot(const Server& server) {
   const auto counters = [&] {
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     return server.snapshot();
   }();
   nb::dict facts;
@@ -79,7 +80,7 @@ nb::bytes as_bytes(const std::string& text) { return nb::bytes(text.data(), text
 
 nb::list staged(const Server& server, std::size_t count_max) {
   const auto views = [&] {
-    const nb::gil_scoped_release release;
+    const Unlocked release;
     return server.staged(count_max);
   }();
   nb::list values;
@@ -110,19 +111,19 @@ void init_server(nb::module_& module) {
       .def("snapshot", &snapshot, "Every counter at this moment.")
       .def(
           "evict", [](Server& self, std::uint64_t bytes) { return self.evict(bytes); },
-          nb::arg("bytes_wanted"), nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("bytes_wanted"), nb::call_guard<Unlocked>(),
           "Evicts so many bytes if it can; the number that it did.")
       .def(
           "purge",
           [](Server& self, const std::optional<std::string>& space) { return self.purge(space); },
-          nb::arg("namespace").none(), nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("namespace").none(), nb::call_guard<Unlocked>(),
           "Erases a namespace's keys, or all; how many.")
       .def(
           "key_count",
           [](const Server& self, const std::optional<std::string>& space) {
             return self.key_count(space);
           },
-          nb::arg("namespace").none(), nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("namespace").none(), nb::call_guard<Unlocked>(),
           "The keys of a namespace, or of all.")
       .def("staged", &staged, nb::arg("count_max") = 1000,
            "Values being written, at most so many.");

@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "bindings/init.h"
+#include "bindings/unlocked.h"
 #include "core/store/eviction/policies.h"
 #include "core/store/store.h"
 
@@ -79,7 +80,7 @@ class TraceStore {
       keys[i] = std::bit_cast<Key>(blocks[i]);
       views.emplace_back(keys[i].data(), keys[i].size());
     }
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     std::vector<Lease> leases;
     const std::size_t hits = store_.match_prefix(0, views, 1, &leases);
     for (std::size_t i = hits; i < views.size(); ++i) {

@@ -30,13 +30,12 @@ from infinistore.client.regions import (
     page_bytes_of,
     region_of,
 )
-from infinistore.client.results import Batch, Lookup, failure_of
+from infinistore.client.results import Batch, Lookup, failure_of, raise_if
 from infinistore.config import ClientConfig, load, settings
 from infinistore.errors import (
     Code,
     ConfigError,
     ConnectError,
-    InfiniStoreError,
     UsageError,
     error_for,
 )
@@ -393,9 +392,7 @@ def _client_name() -> str:
 def _outcomes(call: _native.Call | None) -> bytes:
     if call is None:
         return b""
-    error: InfiniStoreError | None = failure_of(call)
-    if error is not None:
-        raise error
+    raise_if(failure_of(call))
     return call.outcomes
 
 

@@ -17,7 +17,7 @@ from infinistore import _native
 from infinistore.client._session import Session, open_native
 from infinistore.client.arguments import Key, Pairs
 from infinistore.client.regions import Blocks, Segments
-from infinistore.client.results import Batch, Lookup, Outcomes, failure_of
+from infinistore.client.results import Batch, Lookup, Outcomes, failure_of, raise_if
 from infinistore.errors import UsageError
 
 Handle = TypeVar("Handle", _native.Batch, _native.Call)
@@ -178,8 +178,7 @@ class AsyncClient:
         lookup = self._session.lookup(keys, group, lease_s)
         if lookup.native is not None:
             await self._end_of(lookup.native)
-        if lookup.error is not None:
-            raise lookup.error
+        raise_if(lookup.error)
         return lookup
 
     async def renew(self, lease_ids: Sequence[int], lease_s: float) -> None:
@@ -265,17 +264,13 @@ class AsyncClient:
     async def _outcomes(self, batch: Batch) -> Outcomes:
         self._session.forget(batch)
         await self._end_of(batch.native)
-        error = batch.error()
-        if error is not None:
-            raise error
+        raise_if(batch.error())
         return batch.outcomes
 
     async def _call(self, call: _native.Call | None) -> _native.Call | None:
         if call is not None:
             await self._end_of(call)
-            error = failure_of(call)
-            if error is not None:
-                raise error
+            raise_if(failure_of(call))
         return call
 
     async def _end_of(self, handle: Handle) -> None:

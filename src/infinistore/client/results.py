@@ -184,9 +184,7 @@ class Lookup:
         """Waits for the answer: blocks from the first on. Raises what went wrong."""
         if self._native is not None and not self._native.wait(timeout_s):
             raise RequestTimeoutError(f"no answer to the lookup after {timeout_s} s")
-        error = self.error
-        if error is not None:
-            raise error
+        raise_if(self.error)
         return self.blocks
 
     @property
@@ -238,6 +236,19 @@ def first_error(batches: Sequence[Batch]) -> InfiniStoreError | None:
     whole = KeyNotFound(f"{_count(len(keys))} not found: {_names(keys)}", keys)
     whole.outcomes = misses[0].outcomes
     return whole
+
+
+def raise_if(error: InfiniStoreError | None) -> None:
+    """Raises it, and is the only frame that had a name for it.
+
+    An exception and a frame that names it would hold each other, and the caller's cache with them,
+    until Python collects cycles.
+    """
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error
 
 
 def failure_of(call: _native.Call) -> InfiniStoreError | None:

@@ -11,7 +11,7 @@ from infinistore import _native
 from infinistore.client._session import Session, open_native
 from infinistore.client.arguments import Key, Pairs
 from infinistore.client.regions import Blocks, Segments
-from infinistore.client.results import Batch, Lookup, first_error
+from infinistore.client.results import Batch, Lookup, first_error, raise_if
 from infinistore.errors import UsageError
 
 
@@ -163,9 +163,7 @@ class Client:
         except BaseException:
             self._session.put_back(batches)
             raise
-        error = first_error(batches)
-        if error is not None:
-            raise error
+        raise_if(first_error(batches))
 
     def match_prefix(self, keys: Sequence[Key]) -> int:
         """How many of `keys`, from the first on, are all there: exact, at one moment."""

@@ -9,15 +9,24 @@
 
 namespace infinistore {
 
-// `name` has at most 15 bytes.
+// `name` has at most 15 bytes.  Throws std::system_error if the system has no thread left.
 template <class Body>
 std::thread start_thread(const char* name, Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all,
-                  &before);  // inherited: no signal lands here, not even at first
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // Inherited: no signal lands here, not even at first.  Given back also if there is no thread.
+  struct AllBlocked {
+    AllBlocked() noexcept {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~AllBlocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  };
+  std::thread thread;
+  {
+    const AllBlocked blocked;
+    thread = std::thread(std::move(body));
+  }
   pthread_setname_np(thread.native_handle(), name);
   return thread;
 }

@@ -1,12 +1,11 @@
 #include "core/client/channel.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "core/base/thread.h"
 #include "core/transport/shm/client_link.h"
 #include "core/transport/tcp/client_link.h"
 #include "core/wire/codec.h"
@@ -62,14 +61,7 @@ Channel::Channel(const ClientOptions& options, const ClientIdentity& identity,
 Channel::~Channel() { stop(); }
 
 void Channel::start() {
-  // The engine's signals are for its own threads; a mask is inherited at birth.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  ::pthread_setname_np(thread_.native_handle(), "infinistore-io");
+  thread_ = start_thread("infinistore-io", [this] { run(); });
 }
 
 Error Channel::wait_dialled() {

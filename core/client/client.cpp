@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <system_error>
 
 #include "core/base/check.h"
 #include "core/base/hash.h"
@@ -15,7 +17,18 @@ constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
 
 }  // namespace
 
+// Descriptors and threads may run out in a program that has many of its own.
 Result<std::unique_ptr<Client>> Client::connect(ClientOptions options, const Clock& clock) {
+  try {
+    return connect_or_throw(std::move(options), clock);
+  } catch (const std::system_error& error) {
+    return Error{Code::kSetup, std::string("this process has no descriptor or thread left (") +
+                                   error.what() + "); raise ulimit -n or ulimit -u"};
+  }
+}
+
+Result<std::unique_ptr<Client>> Client::connect_or_throw(ClientOptions options,
+                                                         const Clock& clock) {
   auto client = std::make_unique<Client>(Private{}, std::move(options), clock);
   client->open_channel(client->options_.transport);
   const auto outcome = client->channels_.front()->wait_dialled();

@@ -51,6 +51,8 @@ class Client {
   void close_after_fork() noexcept;
 
  private:
+  static Result<std::unique_ptr<Client>> connect_or_throw(ClientOptions options,
+                                                          const Clock& clock);
   void open_channel(TransportChoice choice);
   void send(std::size_t channel, std::unique_ptr<Request> request);
   void look_at_sockets(const Operation& operation, Nanos patience);

@@ -15,12 +15,14 @@ constexpr int kAcceptsAtOnce = 64;  // then those who are served already get the
 
 }  // namespace
 
-Acceptor::Acceptor(UniqueFd socket, const Transport& transport, Poller& poller, Take take)
+Acceptor::Acceptor(UniqueFd socket, const Transport& transport, Poller& poller, Take take,
+                   Shed shed)
     : socket_(std::move(socket)),
       spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       transport_(transport),
       poller_(poller),
-      take_(std::move(take)) {
+      take_(std::move(take)),
+      shed_(std::move(shed)) {
   if (!spare_ || !poller_.add(socket_.get(), EPOLLIN, *this)) {
     throw std::system_error(errno, std::generic_category(), "watching a listening socket");
   }
@@ -47,6 +49,7 @@ void Acceptor::shed() {
   spare_.reset();
   {
     const UniqueFd refused(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (refused) shed_(refused.get());
   }
   spare_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 }

@@ -13,8 +13,11 @@ class Acceptor final : public PollTarget {
  public:
   using Take = std::function<void(const Transport& transport, UniqueFd socket)>;
 
+  // Told of a connection for which the process has no descriptor, before it is closed.
+  using Shed = std::function<void(int socket)>;
+
   // `socket` is non-blocking.  Belongs to the poller's thread once it is polled.
-  Acceptor(UniqueFd socket, const Transport& transport, Poller& poller, Take take);
+  Acceptor(UniqueFd socket, const Transport& transport, Poller& poller, Take take, Shed shed);
   ~Acceptor() override;
 
   void on_ready(std::uint32_t events) override;
@@ -27,6 +30,7 @@ class Acceptor final : public PollTarget {
   const Transport& transport_;
   Poller& poller_;
   Take take_;
+  Shed shed_;
 };
 
 }  // namespace infinistore

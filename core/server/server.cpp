@@ -1,11 +1,12 @@
 #include "core/server/server.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <span>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -17,8 +18,8 @@
 #include "core/server/worker.h"
 #include "core/store/eviction/policies.h"
 #include "core/transport/shm/listen.h"
+#include "core/transport/stream_connection.h"
 #include "core/transport/tcp/listen.h"
-#include "core/wire/codec.h"
 
 namespace infinistore {
 namespace {
@@ -59,20 +60,6 @@ StoreOptions store_options(const ServerOptions& options, std::uint64_t seed) {
           .hash_seed = seed};
 }
 
-// One more connection than may be: told so if its buffer takes it, which an empty one does.
-void turn_away(const UniqueFd& socket) {
-  const auto body = encode(ErrorReply{.code = Code::kOverloaded,
-                                      .message = "the server has as many connections as it may"});
-  const auto header = encode_header({.opcode = Opcode::kError,
-                                     .flags = 0,
-                                     .request_id = 0,
-                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = 0});
-  Body frame(header.begin(), header.end());
-  frame.insert(frame.end(), body.begin(), body.end());
-  [[maybe_unused]] const auto put = ::send(socket.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
-}
-
 }  // namespace
 
 // All that a started server is made of.
@@ -91,6 +78,7 @@ class Server::Running {
 
  private:
   void accept(const Transport& transport, UniqueFd socket);
+  void refuse(int socket, const char* why);
   void tell_waiters(NamespaceId space, std::string_view key);
   bool is_busy() const;
 
@@ -106,7 +94,8 @@ class Server::Running {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<const WorkerMetrics*> metrics_;
   std::uint64_t accepted_ = 0;  // the accepting worker's
-  std::string unix_path_;       // bound by us
+  std::atomic<Nanos> last_refusal_line_{0};
+  std::string unix_path_;  // bound by us
   Mutex stop_mutex_;
   bool is_stopped_ GUARDED_BY(stop_mutex_) = false;
 };
@@ -139,9 +128,12 @@ Result<Server::Started> Server::Running::listen() {
   const auto take = [this](const Transport& transport, UniqueFd socket) {
     accept(transport, std::move(socket));
   };
+  const auto shed = [this](int socket) {
+    refuse(socket, "the server has no descriptor left; raise its ulimit -n");
+  };
   const auto add = [&](UniqueFd socket, std::string_view transport) {
     first.listen(std::make_unique<Acceptor>(std::move(socket), transport_named(transport),
-                                            first.poller(), take));
+                                            first.poller(), take, shed));
   };
   const auto port = tcp->port;
   add(std::move(tcp->socket), "tcp");
@@ -166,13 +158,19 @@ void Server::Running::accept(const Transport& transport, UniqueFd socket) {
   std::uint64_t sessions = 0;
   for (const auto* metrics : metrics_) sessions += metrics->sessions.load();
   if (sessions >= std::min<std::uint64_t>(options_.sessions_max, kSessionsMax)) {
-    turn_away(socket);
-    workers_.front()->metrics().sessions_refused.add();  // on whose thread this is
+    refuse(socket.get(), "the server has as many connections as it may; raise --sessions-max");
     return;
   }
   // In turn, so that the channels of one client are served by different workers.
   const SessionId id = ++accepted_;
   workers_[id % workers_.size()]->adopt(transport, std::move(socket), id);
+}
+
+void Server::Running::refuse(int socket, const char* why) {
+  turn_away(socket, {Code::kOverloaded, why});
+  workers_.front()->metrics().sessions_refused.add();  // on whose thread this is
+  log_.write_limited(LogLevel::kWarning, std::string("refused a connection: ") + why, clock_,
+                     last_refusal_line_);
 }
 
 // A key that was being written was sealed or given up.  On the thread that did it.

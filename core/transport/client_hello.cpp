@@ -64,6 +64,7 @@ Result<bool> receive_all(int socket, MutableBytes into, std::vector<UniqueFd>& f
     const auto got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
     if (got > 0) {
       keep_fds(message, fds);
+      if ((message.msg_flags & MSG_CTRUNC) != 0) return no_descriptor_left("the server's memory");
       into = into.subspan(static_cast<std::size_t>(got));
     } else if (got == 0) {
       return lost(0);

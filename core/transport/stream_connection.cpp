@@ -1,5 +1,7 @@
 #include "core/transport/stream_connection.h"
 
+#include <sys/socket.h>
+
 #include <utility>
 
 namespace infinistore {
@@ -11,6 +13,19 @@ namespace {
 constexpr std::uint64_t kCopyBytesMax = 16 * 1024;
 
 }  // namespace
+
+void turn_away(int socket, const Error& reason) {
+  const auto body = encode(ErrorReply{.code = reason.code, .message = reason.message});
+  const auto header = encode_header({.opcode = Opcode::kError,
+                                     .flags = 0,
+                                     .request_id = 0,
+                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
+                                     .payload_bytes = 0});
+  Body frame(header.begin(), header.end());
+  frame.insert(frame.end(), body.begin(), body.end());
+  [[maybe_unused]] const auto put =
+      ::send(socket, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
 
 void StreamConnection::welcome(std::uint64_t request_id, Welcome welcome) {
   send(Opcode::kWelcome, request_id, encode(welcome));

@@ -8,6 +8,10 @@
 
 namespace infinistore {
 
+// Tells a peer that gets no connection why, if the socket's buffer takes it, which an empty one
+// does.
+void turn_away(int socket, const Error& reason);
+
 class StreamConnection : public Connection, protected StreamOwner {
  public:
   StreamConnection(UniqueFd socket, Poller& poller, ConnectionOwner& owner)

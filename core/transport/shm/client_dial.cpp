@@ -20,7 +20,7 @@ Result<UniqueFd> dial_unix(const std::string& path, DialDeadline deadline) {
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return Error{Code::kSetup, std::string("socket: ") + std::strerror(errno)};
+  if (!fd) return no_descriptor_left("the unix socket");
   while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     // EAGAIN: the server's queue of connections is full, and poll() would not wait for room.
     if (errno == EINTR) continue;

@@ -147,8 +147,10 @@ Result<std::unique_ptr<Connection>> make_shm_connection(UniqueFd socket, Poller&
                                                         ConnectionOwner& owner) {
   auto peer = open_peer(socket.get());
   if (!peer) {
-    return Error{Code::kSetup,
-                 std::string("the client's process cannot be watched: ") + std::strerror(errno)};
+    Error reason{Code::kOverloaded, std::string("the client's process cannot be watched (") +
+                                        std::strerror(errno) + "); raise the server's ulimit -n"};
+    turn_away(socket.get(), reason);
+    return reason;
   }
   return std::unique_ptr<Connection>(
       std::make_unique<ShmConnection>(std::move(socket), std::move(peer), poller, pool, owner));

@@ -112,6 +112,11 @@ int connect_one(int fd, const Address& address, DialDeadline deadline) noexcept 
 
 }  // namespace
 
+Error no_descriptor_left(const std::string& what) {
+  return {Code::kSetup,
+          "no descriptor is left for " + what + " (Too many open files); raise ulimit -n"};
+}
+
 bool wait_ready(int fd, short events, DialDeadline deadline) noexcept {
   while (true) {
     const auto left =
@@ -130,6 +135,7 @@ Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadl
   int failed = EADDRNOTAVAIL;
   for (const auto& address : *addresses) {
     UniqueFd fd(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd && (errno == EMFILE || errno == ENFILE)) return no_descriptor_left("a connection");
     if (!fd) {
       failed = errno;
       continue;

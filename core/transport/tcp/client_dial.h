@@ -18,6 +18,9 @@ using DialDeadline = std::chrono::steady_clock::time_point;
 // deadline does not bound the name service.
 Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadline deadline);
 
+// The table of descriptors, this process's or the system's, is full: no server is to blame.
+Error no_descriptor_left(const std::string& what);
+
 // Whether `fd` became ready for `events` (of poll(2)) in time.
 bool wait_ready(int fd, short events, DialDeadline deadline) noexcept;
 

@@ -18,7 +18,7 @@ from infinistore.server import unix_socket
 from infinistore.server.admin import Admin, listen
 from infinistore.server.housekeeping import Watermarks, keep_house
 from infinistore.server.native import NativeServer, ServerOptions, make_server, options_for
-from infinistore.server.startup import Plan, plan
+from infinistore.server.startup import Plan, allow_open_files, plan
 from infinistore.server.unix_socket import SocketClaim
 from infinistore.units import format_bytes
 
@@ -30,6 +30,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run(config: ServerConfig, version: str) -> None:
     """Serves until a stop signal. Raises `ConfigError` or `SetupError` if it cannot start."""
     made = plan(config)
+    allow_open_files(config.sessions_max)
     os.umask(0o077)  # whatever this process makes (socket, lock) is its user's alone
     run_loop(serve(made, version), _choose_loop())
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import resource
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +16,15 @@ from infinistore.server.machine import Limits, Memory, read_limits, read_memory
 from infinistore.server.unix_socket import default_path
 from infinistore.units import format_bytes
 
+logger = logging.getLogger(__name__)
+
 POOL_SHARE = 4  # a default pool takes one part in so many of what is free
 POOL_DEFAULT_MAX = 64 * GIB  # a shared machine is not ours to fill unasked
 POOL_MIN = 8 * MIB
 POOL_STEP = 2 * MIB  # the largest page; also a huge page
 WORKERS_DEFAULT_MAX = 8
+FILES_PER_SESSION = 2  # its socket; over shared memory also its client's process
+FILES_BESIDE = 256  # the pool's regions, listeners, pollers, admin connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,26 @@ def choose_pool(config: ServerConfig, memory: Memory, limits: Limits) -> int:
                 f"run: ulimit -{flag} unlimited, or give a smaller --pool"
             )
     return pool
+
+
+def allow_open_files(sessions_max: int) -> None:
+    """Raises this process's soft limit of open files to what so many sessions may take."""
+    wanted = sessions_max * FILES_PER_SESSION + FILES_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft == unlimited or soft >= wanted:
+        return
+    allowed = wanted if hard == unlimited else min(wanted, hard)
+    # A container may forbid even this: then fewer sessions fit, and each refusal says so.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed < wanted:
+        logger.warning(
+            "ulimit -n is %d at most; %d sessions (sessions_max) may take %d",
+            allowed,
+            sessions_max,
+            wanted,
+        )
 
 
 def _caps(limits: Limits) -> list[int]:

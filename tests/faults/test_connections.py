@@ -1,0 +1,163 @@
+"""A thousand connections at once, and tables of descriptors that are full, on either side."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import infinistore
+import wire_client as wire
+from server_process import ServerProcess
+from waiting import until
+from wire_client import WireClient
+
+TRANSPORTS = ("tcp", "shm")
+StartServer = Callable[..., ServerProcess]
+
+
+@contextmanager
+def open_files_limit(soft: int) -> Iterator[None]:
+    """Of this process and what it starts; skips the test where so many are not allowed."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] not in (-1, resource.RLIM_INFINITY) and before[1] < soft:
+        pytest.skip(f"ulimit -n cannot be {soft} here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def open_files(server: ServerProcess) -> int:
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+def cpu_seconds(server: ServerProcess) -> float:
+    with open(f"/proc/{server.pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_thousand_sessions_at_once_are_all_served(
+    start_server: StartServer, transport: str
+) -> None:
+    with open_files_limit(8192):
+        server = start_server("--sessions-max=1100")
+        with WireClient(server.address) as first:
+            before = open_files(server)
+            path = server.address if transport == "tcp" else server.unix_path
+            clients = [WireClient(path, nonce=first.nonce) for _ in range(1000)]
+            assert server.stats()["sessions"] == 1001
+            for turn in range(3):
+                for client in clients:
+                    client.request(wire.EXISTS, wire.key_list([b"k%d" % turn]))
+                for client in clients:
+                    assert client.receive().outcomes == [wire.MISSING]
+            assert first.put_value(b"k", b"value") == [wire.OK]
+            for client in clients[::2]:
+                client.close()
+            until(lambda: server.stats()["sessions"] == 501)
+            for client in clients[1::2]:
+                assert client.call(wire.EXISTS, wire.key_list([b"k"])).outcomes == [wire.OK]
+                client.close()
+            until(lambda: server.stats()["sessions"] == 1)
+            until(lambda: open_files(server) <= before)
+        assert server.stop() == 0
+
+
+def test_a_server_raises_its_limit_of_open_files_for_the_sessions_it_may_have() -> None:
+    """The soft limit is 1,024 on most machines: too little, and ours to raise."""
+    with open_files_limit(128):
+        server = ServerProcess("--sessions-max=1000")
+    try:
+        soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        assert soft >= min(2000, hard)
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+def test_a_server_with_256_descriptors_says_so_and_recovers(start_server: StartServer) -> None:
+    server = start_server("--sessions-max=1000")
+    hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (256, hard))
+    with WireClient(server.address) as first, open_files_limit(2048):
+        others = [WireClient(server.address, greet=False) for _ in range(400)]
+        refused = []
+        for other in others[300:]:
+            answer = other.receive()
+            assert answer.opcode == wire.ERROR
+            refused.append(answer.error)
+        assert set(refused) == {(wire.OVERLOADED, refused[0][1])}
+        assert "ulimit -n" in refused[0][1]
+        with pytest.raises(infinistore.errors.OverloadedError, match="ulimit -n"):
+            infinistore.connect(server.url, connect_timeout_s=10)
+        used_s = cpu_seconds(server)
+        time.sleep(0.5)
+        assert cpu_seconds(server) - used_s < 0.25
+        assert first.put_value(b"k", b"value") == [wire.OK]
+        for other in others:
+            other.close()
+        until(lambda: server.stats()["sessions"] == 1)
+        with infinistore.connect(server.url, connect_timeout_s=10) as later:
+            assert later.exists(["k"]) == [False]
+    assert server.stop() == 0
+
+
+# Connects with ever fewer descriptors left, then works at the limit with what is open.
+AT_THE_LIMIT = """
+import os, resource, sys
+import infinistore
+url, transport = sys.argv[1:3]
+def count():
+    return len(os.listdir("/proc/self/fd"))
+infinistore.connect(url, transport=transport).close()
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+before, said, worked = count(), set(), 0
+for spare in range(24):
+    # Descriptors are taken from the lowest on; listdir() has one more itself.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + spare, hard))
+    try:
+        with infinistore.connect(url, transport=transport, connect_timeout_s=10) as client:
+            for n in range(4):  # keys of both connections of TCP
+                client.write_cache(b"x" * 4096, [(f"k{n}", 0)], 4096)
+                client.sync()
+                target = bytearray(4096)
+                client.read_cache(target, [(f"k{n}", 0)], 4096)
+                client.sync()
+                assert target == b"x" * 4096
+        worked += 1
+    except infinistore.InfiniStoreError as error:
+        said.add(str(error))
+    finally:
+        client = None  # with it go the descriptors that it has beside its connections
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    assert count() == before, (spare, count(), before)
+assert worked >= 5, worked
+for text in said:
+    print(text)
+"""
+
+
+@pytest.mark.parametrize("transport", ["auto", *TRANSPORTS])
+def test_a_client_without_descriptors_says_so_and_leaks_none(
+    server: ServerProcess, transport: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_LIMIT, server.url, transport],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    for said in done.stdout.splitlines():
+        assert "open files" in said, done.stdout
+    assert done.stdout

@@ -292,7 +292,7 @@ TEST_CASE("random steps agree with the model, and integrity holds after each") {
 
 // What is lost one time in a thousand shows only after many: INFINISTORE_MODEL_STEPS=1000000 is a
 // run of a minute.
-TEST_CASE("200,000 random steps lose no page, pin or reservation") {
+TEST_CASE("random steps by the hundred thousand lose no page, pin or reservation") {
   const char* wanted = std::getenv("INFINISTORE_MODEL_STEPS");
   const int steps = wanted == nullptr ? 200'000 : std::atoi(wanted);
   for_each_policy([&](auto policy) {

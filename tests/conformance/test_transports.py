@@ -74,3 +74,16 @@ def test_keys_of_a_namespace_are_the_same_over_each(connect: Any, transport: str
     assert other.match_prefix(["a", "b", "c"]) == 2
     assert other.delete(["a"]) == 1
     assert client.exists(["a", "b"]) == [False, True]
+
+
+@pytest.mark.parametrize(("writes", "reads"), PAIRS)
+def test_a_value_outlives_its_writer(connect: Any, writes: str, reads: str) -> None:
+    writer = connect(transport=writes)
+    source = noise(100_000)
+    writer.write_cache(source, [("left", 0)], source.size)
+    writer.sync()
+    writer.close()
+    target = np.zeros_like(source)
+    reader = connect(transport=reads)
+    assert reader.read_cache(target, [("left", 0)], source.size).wait().all_ok
+    assert np.array_equal(target, source)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -161,3 +164,89 @@ def test_a_client_without_descriptors_says_so_and_leaks_none(
     for said in done.stdout.splitlines():
         assert "open files" in said, done.stdout
     assert done.stdout
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_busy_client_of_many_threads_opens_no_more_connections(
+    start_server: StartServer, transport: str
+) -> None:
+    server = start_server()
+    with infinistore.connect(server.url, transport=transport, channels=3) as client:
+        begun = server.stats()["sessions_begun"]
+        client.write_cache(bytes(64 * 4096), [(f"k{n}", n * 4096) for n in range(64)], 4096)
+        client.sync()
+
+        def read() -> None:
+            target = bytearray(64 * 4096)
+            for turn in range(200):
+                block = (f"k{turn % 64}", 0)
+                assert client.read_cache(target, [block], 4096).wait(30).all_ok
+
+        threads = [threading.Thread(target=read) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        stats = server.stats()
+        assert stats["sessions"] <= 3
+        assert stats["sessions_begun"] - begun <= 2  # the other two of TCP, which come a bit later
+        assert client.stats()["client_disconnects"] == 0
+
+
+class Middlebox:
+    """Passes one TCP port on to a server, and can cut all that passes through it."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+
+    def cut(self) -> None:
+        while self._open:
+            each = self._open.pop()
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+
+def test_idle_connections_that_somebody_cuts_are_made_anew(server: ServerProcess) -> None:
+    """As a firewall or a managed service does with those that said nothing for a while."""
+    between = Middlebox(server.address)
+    try:
+        with infinistore.connect(f"127.0.0.1:{between.port}", "cut", transport="tcp") as client:
+            cache = bytes(range(256)) * 16
+            keys = [f"k{n}" for n in range(8)]  # of both channels
+            client.write_cache(cache, [(key, 0) for key in keys], 4096)
+            client.sync()
+            for turn in range(1, 4):
+                between.cut()
+                until(
+                    lambda turn=turn: client._session.native.counters()["disconnects"] >= 2 * turn
+                )
+                for key in keys:
+                    target = bytearray(4096)
+                    assert client.read_cache(target, [(key, 0)], 4096).wait(10).all_ok
+                    assert target == cache
+    finally:
+        between.close()

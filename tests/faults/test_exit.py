@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import infinistore
+from infinistore import Code
 from server_process import ServerProcess
 from waiting import until
 
@@ -167,3 +171,36 @@ def test_ctrl_c_in_the_middle_of_batches_leaves_a_client_that_works(
         finally:
             process.kill()
     until(lambda: server.stats()["reserved_bytes"] + server.stats()["quarantined_bytes"] == 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_with_values_leases_and_busy_clients_ends_with_0(
+    start_server: Callable[..., ServerProcess], number: signal.Signals
+) -> None:
+    """And has logged nothing for each of the requests."""
+    server = start_server()
+    with contextlib.ExitStack() as clients:
+        for transport in TRANSPORTS:
+            client = clients.enter_context(infinistore.connect(server.url, transport=transport))
+            cache = bytearray(64 * 4096)
+            blocks = [(f"{transport}{n}", n * 4096) for n in range(64)]
+            client.write_cache(cache, blocks, 4096)
+            client.sync()
+            assert client.lookup([key for key, _ in blocks], lease_s=60).wait(10) == 64
+            client.write_cache(cache, [(transport, 0)], 4096, value_bytes=8192)
+            client.sync()
+            for turn in range(100):
+                assert client.exists([f"missing-{turn}"]) == [False]
+                client.read_cache(bytearray(4096), [("missing", 0)], 4096).wait(10)
+        waiting = client.read_cache(bytearray(8192), [(transport, 0)], 8192, wait_s=60)
+        busy = [client.read_cache(cache, blocks, 4096) for _ in range(50)]
+        server.process.send_signal(number)
+        for batch in [waiting, *busy]:  # each ends, and with an outcome that says why
+            ended = set(batch.wait(20))
+            known = {Code.OK, Code.MISSING, Code.DRAINING, Code.DISCONNECTED, Code.TIMEOUT}
+            assert ended <= known, ended
+        assert server.process.wait(20) == 0, server.log()
+        with contextlib.suppress(infinistore.InfiniStoreError):
+            client.sync()
+    assert "Traceback" not in server.log()
+    assert len(server.log().splitlines()) < 20, server.log()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -92,8 +94,6 @@ def test_ten_thousand_leases_that_nobody_reads_end_by_their_deadline(
 def test_a_pool_of_two_values_under_eight_threads_gives_misses_and_no_wrong_bytes(
     start_server: StartServer, transport: str
 ) -> None:
-    import threading
-
     server = start_server("--pool=8MiB", "--stage-share=1")
     size = 3 * MIB
     wrong: list[str] = []
@@ -134,4 +134,43 @@ def test_a_pool_of_two_values_under_eight_threads_gives_misses_and_no_wrong_byte
         stats["free_bytes"] + stats["sealed_bytes"] + stats["quarantined_bytes"]
         == (stats["capacity_bytes"])
     )
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_readers_go_on_while_others_evict(start_server: StartServer, transport: str) -> None:
+    server = start_server("--pool=32MiB")
+    until(lambda: not server.admin("/health")["populating"])
+    is_over = threading.Event()
+
+    def fill_without_end() -> None:
+        value = np.ones(MIB, np.uint8)
+        with infinistore.connect(server.url, transport=transport) as client:
+            for number in itertools.count():
+                if is_over.is_set():
+                    return
+                client.write_cache(value, [(f"filler-{number}", 0)], MIB).wait(30)
+
+    with infinistore.connect(server.url, transport=transport) as client:
+        source = np.arange(4096, dtype=np.uint8)
+        client.write_cache(source, [("kept", 0)], 4096)
+        client.sync()
+        lease = client.lookup(["kept"], lease_s=120)
+        assert lease.wait(10) == 1
+        writers = [threading.Thread(target=fill_without_end) for _ in range(2)]
+        for writer in writers:
+            writer.start()
+        try:
+            until(lambda: server.stats()["evictions"] > 0, 30)
+            before = server.stats()["evictions"]
+            for _ in range(300):
+                target = np.zeros_like(source)
+                assert client.read_cache(target, [("kept", 0)], 4096).wait(30).all_ok
+                assert np.array_equal(target, source)
+            until(lambda: server.stats()["evictions"] > before, 30)
+        finally:
+            is_over.set()
+            for writer in writers:
+                writer.join(60)
+        assert client.stats()["client_timeouts"] == 0
     assert server.stop() == 0

@@ -98,6 +98,15 @@ def test_dev_shm_is_full() -> None:
     serves("import os; assert os.statvfs('/dev/shm').f_bfree == 0", wrapper=wrapper)
 
 
+def test_no_capability_is_needed() -> None:
+    """The original did not start without CAP_SYS_RESOURCE."""
+    wrapper = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    if not can(*wrapper, "true"):
+        pytest.skip("capabilities cannot be dropped here")
+    none = "assert 'CapEff:\\t0000000000000000' in open('/proc/self/status').read()"
+    serves(none, wrapper=wrapper)
+
+
 def test_a_pool_larger_than_the_address_space_is_refused() -> None:
     for name, letter, flag in (("RLIMIT_AS", "v", 2**33), ("RLIMIT_FSIZE", "f", 2**24)):
         before = f"resource.setrlimit(resource.{name}, ({flag}, {flag}))"

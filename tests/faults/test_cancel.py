@@ -51,7 +51,7 @@ async def test_thousands_of_reads_cancelled_at_any_moment(
 
     await asyncio.wait_for(asyncio.gather(*(read_and_cancel() for _ in range(TASKS))), 50)
     assert sum(ended.values()) == CALLS
-    assert ended["cancelled"] > CALLS // 10, ended
+    assert ended["cancelled"] > CALLS // 20, ended
     target = np.zeros_like(source)
     assert (await client.read_cache(target, blocks, PAGE)).all_ok
     assert np.array_equal(target, source)

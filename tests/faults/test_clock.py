@@ -112,14 +112,14 @@ def clock(tmp_path: Path, library: Path) -> WallClock:
 def test_leases_and_staged_values_outlast_a_jump_and_end_in_time(
     start_server: StartServer, clock: WallClock, transport: str
 ) -> None:
-    server = start_server("--stage-timeout=3s", environment=clock.environment)
+    server = start_server("--stage-timeout=4s", environment=clock.environment)
     with infinistore.connect(server.url, transport=transport) as client:
         cache = np.arange(8192, dtype=np.uint8)
         client.write_cache(cache, [("k", 0), ("begun", 0)], 4096, value_bytes=8192)
         client.write_cache(cache, [("k", 4096)], 4096, value_bytes=8192, value_offset=4096)
         client.sync()
         long = client.lookup(["k"], lease_s=300)
-        short = client.lookup(["k"], lease_s=2)
+        short = client.lookup(["k"], lease_s=3)
         assert (long.wait(10), short.wait(10)) == (1, 1)
         waiting = client.read_cache(bytearray(8192), [("begun", 0)], 8192, wait_s=60)
         clock.jump(HOUR_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from infinistore.config import GIB, MIB, ServerConfig
 from infinistore.errors import ConfigError, SetupError
 from infinistore.server.machine import Limits, Memory
 from infinistore.server.startup import (
+    allow_open_files,
     check_exposure,
     choose_pool,
     choose_socket,
@@ -117,3 +119,29 @@ def test_a_plan_leaves_nothing_open() -> None:
     assert made.admin_host in ("127.0.0.1", "::1")
     assert made.token == "s3cret"
     assert "s3cret" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_short"),
+    [
+        ((1024, 4096), (2256, 4096), False),
+        ((128, 1024), (1024, 1024), True),
+        ((4096, 8192), None, False),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, False),
+        ((1024, resource.RLIM_INFINITY), (2256, resource.RLIM_INFINITY), False),
+        ((1024, 1024), (1024, 1024), True),
+    ],
+)
+def test_the_soft_limit_of_open_files_is_raised_for_the_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    before: tuple[int, int],
+    after: tuple[int, int] | None,
+    is_short: bool,
+) -> None:
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: before)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: made.append(limits))
+    allow_open_files(1000)
+    assert made == ([] if after is None else [after])
+    assert ("ulimit -n is" in caplog.text) == is_short

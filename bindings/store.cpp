@@ -112,7 +112,7 @@ class TestStore {
   void drop_corrupt(Number lease) { store_.drop_corrupt(leases_.at(lease)); }
   void release(Number lease) { leases_.erase(lease); }
 
-  NamespaceId intern(const std::string& space) { return store_.intern(space); }
+  NamespaceId intern(const std::string& space) { return store_.intern(space).value(); }
   bool exists(NamespaceId space, const nb::bytes& key) {
     return store_.exists(space, view_of(key));
   }

@@ -37,6 +37,9 @@ inline constexpr std::size_t kWindowRequests = 8;
 inline constexpr std::size_t kLeaseKeysMax = 1u << 20;
 inline constexpr std::size_t kSessionsMax = 16384;
 
+// Names are kept as long as the server runs: with the longest ones some 76 MB.
+inline constexpr std::size_t kNamespacesMax = 65536;
+
 // Bytes queued towards a peer that reads too slowly, beside bulk bytes (which are borrowed, not
 // queued): beyond it the connection is closed.
 inline constexpr std::size_t kSendQueueBytesMax = 64u << 20;

@@ -65,12 +65,15 @@ Store::~Store() = default;
 
 Pool& Store::pool() noexcept { return impl_->pool; }
 
-NamespaceId Store::intern(std::string_view space) {
+std::optional<NamespaceId> Store::intern(std::string_view space) {
   const MutexLock lock(impl_->names_mutex);
+  const auto known = impl_->space_ids.find(std::string(space));
+  if (known != impl_->space_ids.end()) return known->second;
+  if (impl_->space_ids.size() >= kNamespacesMax) return std::nullopt;
   const auto next = static_cast<NamespaceId>(space.empty() ? 0 : impl_->space_names.size());
-  const auto [at, is_new] = impl_->space_ids.try_emplace(std::string(space), next);
-  if (is_new && next != 0) impl_->space_names.emplace_back(space);
-  return at->second;
+  impl_->space_ids.emplace(space, next);
+  if (next != 0) impl_->space_names.emplace_back(space);
+  return next;
 }
 
 std::string Store::space_name(NamespaceId space) const {

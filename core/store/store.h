@@ -172,8 +172,8 @@ class Store {
   ~Store();
 
   // The number of a namespace; made at first use, never given to another name.  0 is "", which
-  // counts as a namespace once it is interned.
-  NamespaceId intern(std::string_view space);
+  // counts as a namespace once it is interned.  nullopt: there are kNamespacesMax others already.
+  std::optional<NamespaceId> intern(std::string_view space);
   std::string space_name(NamespaceId space) const;
 
   // Evicts as needed.  kExists: sealed already with this size (and on_exists is kKeep);

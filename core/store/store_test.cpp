@@ -382,7 +382,7 @@ TEST_CASE("ranges of a staged value are claimed once, and a failed one again") {
 TEST_CASE("an operator sees staged values, their ranges and for how long they stand still") {
   ManualClock clock;
   Store store(pool_of(8 * kPage), options_with("lru"), clock);
-  const NamespaceId space = store.intern("model");
+  const NamespaceId space = store.intern("model").value();
   auto reservation = store.reserve({.space = space, .key = "key", .value_bytes = 30});
   REQUIRE(reservation.ok());
   REQUIRE(fill(store, *reservation, 20, "0123456789") == Code::kOk);
@@ -452,16 +452,16 @@ TEST_CASE("quarantined extents belong to nobody until the quarantine ends") {
 TEST_CASE("namespaces never see each other's keys") {
   for_each_policy([](auto policy) {
     Fixture f(policy);
-    const NamespaceId a = f.store.intern("a");
-    const NamespaceId b = f.store.intern("b");
+    const NamespaceId a = f.store.intern("a").value();
+    const NamespaceId b = f.store.intern("b").value();
     CHECK(a != b);
-    CHECK(f.store.intern("a") == a);
+    CHECK(f.store.intern("a").value() == a);
     CHECK(f.store.space_name(b) == "b");
     REQUIRE(put(f.store, a, "key", "in a") == Code::kOk);
     CHECK_FALSE(f.store.exists(b, "key"));
     CHECK(put(f.store, b, "key", "another") == Code::kOk);
     CHECK(get(f.store, a, "key") == "in a");
-    CHECK_FALSE(f.store.erase(f.store.intern("c"), "key"));
+    CHECK_FALSE(f.store.erase(f.store.intern("c").value(), "key"));
     CHECK(f.store.counters().namespaces == 3);
     CHECK(f.store.key_count(a) == 1);
     CHECK(f.store.key_count(std::nullopt) == 2);
@@ -471,6 +471,19 @@ TEST_CASE("namespaces never see each other's keys") {
   });
 }
 
+TEST_CASE("only so many namespaces are kept, and those that are there stay of use") {
+  Fixture f("lru");
+  const NamespaceId first = f.store.intern("first").value();
+  std::size_t count = 1;
+  while (f.store.intern("n" + std::to_string(count))) ++count;
+  CHECK(count == kNamespacesMax);
+  CHECK(f.store.counters().namespaces == kNamespacesMax);
+  CHECK_FALSE(f.store.intern(""));
+  CHECK(f.store.intern("first") == first);
+  CHECK(put(f.store, first, "key", "value") == Code::kOk);
+  CHECK(get(f.store, first, "key") == "value");
+}
+
 TEST_CASE("a purge fences what was reserved before it, and nothing after") {
   for_each_policy([](auto policy) {
     Fixture f(policy);
@@ -478,7 +491,7 @@ TEST_CASE("a purge fences what was reserved before it, and nothing after") {
     REQUIRE(before.ok());
     CHECK(fill(f.store, *before, 0, "b") == Code::kOk);
     auto elsewhere =
-        f.store.reserve({.space = f.store.intern("b"), .key = "key", .value_bytes = 1});
+        f.store.reserve({.space = f.store.intern("b").value(), .key = "key", .value_bytes = 1});
     CHECK(fill(f.store, *elsewhere, 0, "e") == Code::kOk);
     CHECK(f.store.purge(0) == 0);
     auto after = f.reserve("after", 1);

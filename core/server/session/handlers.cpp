@@ -76,7 +76,13 @@ bool Session::hello(const FrameHeader& header, Bytes body) {
     refuse(Code::kDraining, "the server is going away");
     return true;
   }
-  space_ = context_.store.intern(request->space);
+  const auto space = context_.store.intern(request->space);
+  if (!space) {
+    refuse(Code::kOverloaded, "the server has " + std::to_string(kNamespacesMax) +
+                                  " namespaces, which is all that it keeps until it starts anew");
+    return true;
+  }
+  space_ = *space;
   state_ = State::kServes;
   connection_->welcome(header.request_id, {.version = kProtocolVersion,
                                            .worker_index = host_.index(),

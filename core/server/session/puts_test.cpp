@@ -145,7 +145,7 @@ TEST_CASE("a range that takes long on a connection that lives holds nobody up") 
     slow.send_fill(put);
     CHECK(slow.result() == Codes{Code::kOk});
     CHECK(slow.put({layer("k", 1, 2)}) == Codes{Code::kOk});
-    CHECK(harness.store().exists(harness.store().intern(""), "k"));
+    CHECK(harness.store().exists(harness.store().intern("").value(), "k"));
   });
 }
 
@@ -247,7 +247,7 @@ TEST_CASE("a purge fences what was begun before it") {
     Harness harness(transport);
     auto peer = harness.connect();
     const auto put = peer.begin_put({{"k", "old weights"}});
-    harness.store().purge(harness.store().intern(""));
+    harness.store().purge(harness.store().intern("").value());
     peer.send_fill(put);
     CHECK(peer.result() == Codes{Code::kAborted});
     CHECK(peer.codes(Opcode::kExists, {"k"}) == Codes{Code::kMissing});

@@ -201,6 +201,26 @@ TEST_CASE("nothing is heard before HELLO, and no second one") {
   });
 }
 
+TEST_CASE(
+    "HELLO with one namespace more than are kept is refused, and those that are there serve") {
+  for_each_transport([](auto transport) {
+    Harness harness(transport);
+    auto peer = harness.connect();
+    for (std::size_t i = 0; harness.store().intern("n" + std::to_string(i)); ++i) {
+    }
+    Hello hello;
+    hello.nonce = harness.identity().nonce;
+    hello.space = "one more";
+    auto refused = harness.connect(false);
+    refused.send(Opcode::kHello, encode(hello));
+    CHECK(end_of(refused) == Code::kOverloaded);
+    hello.space = "n7";
+    auto known = harness.connect(false);
+    CHECK(known.call(Opcode::kHello, encode(hello)).header.opcode == Opcode::kWelcome);
+    CHECK(peer.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);
+  });
+}
+
 TEST_CASE("HELLO is refused for a wrong token, version or nonce") {
   for_each_transport([](auto transport) {
     Harness harness(transport, {.token = "secret"});

@@ -250,6 +250,7 @@ nb::dict counters_of(PyClient& client) {
   values["connects"] = counters.connects.load();
   values["disconnects"] = counters.disconnects.load();
   values["timeouts"] = counters.timeouts.load();
+  values["violations"] = counters.violations.load();
   return values;
 }
 

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <optional>
 #include <stdexcept>
@@ -99,9 +100,28 @@ nb::list staged(const Server& server, std::size_t count_max) {
   return values;
 }
 
+// Steps of a scrub: one thread at a time, which is Python's to see to.
+nb::dict found(const Scrub& scrub) {
+  const auto counts = scrub.found();
+  nb::list damaged;
+  for (const auto& each : counts.damaged) {
+    damaged.append(nb::make_tuple(as_bytes(each.space), as_bytes(each.key)));
+  }
+  nb::dict facts;
+  facts["values"] = counts.values;
+  facts["bytes"] = counts.bytes;
+  facts["corrupt"] = counts.corrupt;
+  facts["damaged"] = damaged;
+  return facts;
+}
+
 }  // namespace
 
 void init_server(nb::module_& module) {
+  nb::class_<Scrub>(module, "Scrub", "A walk over all values that compares them with their sums.")
+      .def("step", &Scrub::step, nb::arg("bytes_max"), nb::call_guard<nb::gil_scoped_release>(),
+           "Sums so many bytes at most; False: all is seen.")
+      .def("found", &found, "Values and bytes seen; how many were damaged and dropped, and which.");
   nb::class_<Server>(module, "Server", "The store and the threads that serve it.")
       .def(
           "__init__", [](Server* self, nb::object options) { new (self) Server(convert(options)); },
@@ -125,6 +145,9 @@ void init_server(nb::module_& module) {
           },
           nb::arg("namespace").none(), nb::call_guard<Unlocked>(),
           "The keys of a namespace, or of all.")
+      .def("check_integrity", &Server::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
+           "What is wrong with the books, empty if nothing; everybody waits meanwhile.")
+      .def("scrub", &Server::make_scrub, nb::keep_alive<0, 1>(), "A new walk over all values.")
       .def("staged", &staged, nb::arg("count_max") = 1000,
            "Values being written, at most so many.");
 }

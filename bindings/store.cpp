@@ -5,8 +5,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <optional>
 
 #include "bindings/init.h"
+#include "core/store/scrub.h"
 #include "core/store/store_testing.h"
 
 namespace infinistore {
@@ -109,6 +111,18 @@ class TestStore {
     const char changed = static_cast<char>(old.front() ^ 1);
     testing::write_at(store_.pool(), leases_.at(lease).extents(), offset, bytes_of({&changed, 1}));
   }
+  // One at a time, as a server has.  False: all has been seen.
+  bool scrub(std::uint64_t bytes_max) {
+    if (!scrub_) scrub_.emplace(store_);
+    return scrub_->step(bytes_max);
+  }
+  std::uint64_t scrub_held_bytes() const { return scrub_ ? scrub_->held_bytes() : 0; }
+  // (values, corrupt) of the scrub, which ends with it.
+  std::pair<std::uint64_t, std::uint64_t> end_scrub() {
+    const auto found = scrub_ ? scrub_->found() : Scrub::Found{};
+    scrub_.reset();
+    return {found.values, found.corrupt};
+  }
   void drop_corrupt(Number lease) { store_.drop_corrupt(leases_.at(lease)); }
   void release(Number lease) { leases_.erase(lease); }
 
@@ -138,6 +152,7 @@ class TestStore {
     counters["staged_values"] = now.staged_values;
     counters["evictions"] = now.evictions;
     counters["corrupt"] = now.corrupt;
+    counters["unaccounted_bytes"] = now.unaccounted_bytes();
     return counters;
   }
 
@@ -152,6 +167,7 @@ class TestStore {
   std::map<Number, Reservation> reservations_;
   std::map<Number, Quarantine> quarantines_;
   std::map<Number, Lease> leases_;
+  std::optional<Scrub> scrub_;
 };
 
 }  // namespace
@@ -185,6 +201,9 @@ void init_store(nb::module_& module) {
       .def("value_bytes", &TestStore::value_bytes)
       .def("range_checksum", &TestStore::range_checksum)
       .def("flip", &TestStore::flip)
+      .def("scrub", &TestStore::scrub)
+      .def("scrub_held_bytes", &TestStore::scrub_held_bytes)
+      .def("end_scrub", &TestStore::end_scrub)
       .def("drop_corrupt", &TestStore::drop_corrupt)
       .def("release", &TestStore::release)
       .def("intern", &TestStore::intern)

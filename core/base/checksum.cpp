@@ -68,7 +68,7 @@ struct Lines {
   __m256i keys[2];
 };
 
-template <Stores stores>
+template <Stores stores, bool sums>
 __attribute__((target("avx2"), always_inline)) inline void line(Lines& state, std::byte* to,
                                                                 const std::byte* from,
                                                                 __m256i key_step) noexcept {
@@ -79,6 +79,7 @@ __attribute__((target("avx2"), always_inline)) inline void line(Lines& state, st
     } else if constexpr (stores == Stores::kStreaming) {
       _mm256_stream_si256(reinterpret_cast<__m256i*>(to) + half, word);
     }
+    if constexpr (!sums) continue;
     const __m256i x = _mm256_xor_si256(word, state.keys[half]);
     const __m256i product = _mm256_mul_epu32(x, _mm256_srli_epi64(x, 32));
     const __m256i turned = _mm256_shuffle_epi32(word, 0xB1);
@@ -88,7 +89,7 @@ __attribute__((target("avx2"), always_inline)) inline void line(Lines& state, st
 }
 
 // Whole lines only; returns their sum.
-template <Stores stores>
+template <Stores stores, bool sums = true>
 __attribute__((target("avx2"))) std::uint64_t sum_lines(std::byte* to, const std::byte* from,
                                                         std::size_t size, std::uint64_t position,
                                                         const std::byte* next) noexcept {
@@ -112,7 +113,7 @@ __attribute__((target("avx2"))) std::uint64_t sum_lines(std::byte* to, const std
     } else if (next != nullptr) {
       prefetch(next + (at + ahead - size));
     }
-    line<stores>(state, to == nullptr ? nullptr : to + at, from + at, key_step);
+    line<stores, sums>(state, to == nullptr ? nullptr : to + at, from + at, key_step);
   }
   if constexpr (stores == Stores::kStreaming) _mm_sfence();
   std::array<std::uint64_t, 4> lanes{};
@@ -170,6 +171,22 @@ std::uint64_t copy_with_checksum(std::byte* to, const std::byte* from, std::size
   }
 #endif
   return sum_words(to, from, size, position);
+}
+
+void copy_without_checksum(std::byte* to, const std::byte* from, std::size_t size,
+                           const std::byte* next) noexcept {
+#if defined(__x86_64__)
+  if (has_avx2() && size >= kStreamBytesMin) {
+    const std::size_t head =
+        (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes;
+    const std::size_t lines = (size - head) / kLineBytes * kLineBytes;
+    std::memcpy(to, from, head);
+    sum_lines<Stores::kStreaming, false>(to + head, from + head, lines, 0, next);
+    std::memcpy(to + head + lines, from + head + lines, size - head - lines);
+    return;
+  }
+#endif
+  std::memcpy(to, from, size);
 }
 
 void RunningChecksum::take(std::byte* to, Bytes from, const std::byte* next) noexcept {

@@ -20,6 +20,10 @@ std::uint64_t checksum(Bytes bytes, std::uint64_t position) noexcept;
 std::uint64_t copy_with_checksum(std::byte* to, const std::byte* from, std::size_t size,
                                  std::uint64_t position, const std::byte* next = nullptr) noexcept;
 
+// Copies in the same way, and sums nothing.
+void copy_without_checksum(std::byte* to, const std::byte* from, std::size_t size,
+                           const std::byte* next = nullptr) noexcept;
+
 // The sum of a range that arrives in pieces of any lengths, in order.
 class RunningChecksum {
  public:

@@ -72,6 +72,9 @@ void Channel::check_deadlines(Nanos now) {
 
 void Channel::drop_connection() {
   counters_.disconnects.fetch_add(1, std::memory_order_relaxed);
+  if (close_reason_.code == Code::kProtocol) {
+    counters_.violations.fetch_add(1, std::memory_order_relaxed);
+  }
   socket_fd_ = -1;
   stream_.reset();
   link_.reset();

@@ -50,9 +50,9 @@ TEST_CASE("a put over tcp is PUT, FILL with sums behind the bytes, and the outco
   CHECK(sums == std::array{checksum(memory.block(0), 0), checksum(memory.block(2), 0)});
 }
 
-TEST_CASE("a get verifies what it places, and has damaged values erased") {
+TEST_CASE("a get verifies what it places, and reports damaged values, which the server then looks at") {
   const Memory source(3);
-  std::vector<std::string> erased;
+  std::vector<std::string> reported;
   const FakeServer server([&](FakePeer& peer) {
     auto frame = peer.next();
     DataReply data;
@@ -63,9 +63,9 @@ TEST_CASE("a get verifies what it places, and has damaged values erased") {
     payload.insert(payload.end(), source.block(2).begin(), source.block(2).end());
     peer.send(Opcode::kData, frame->header.request_id, encode(data), payload);
     frame = peer.next();
-    CHECK(frame->header.opcode == Opcode::kErase);
-    const auto erase = decode_keys(frame->body);
-    for (const auto key : erase->keys) erased.emplace_back(key);
+    CHECK(frame->header.opcode == Opcode::kSuspect);
+    const auto suspects = decode_keys(frame->body);
+    for (const auto key : suspects->keys) reported.emplace_back(key);
     peer.send(Opcode::kResult, frame->header.request_id, encode(ResultReply{{Code::kOk}}));
     peer.next();
   });
@@ -78,14 +78,14 @@ TEST_CASE("a get verifies what it places, and has damaged values erased") {
     client->submit(batch);
     REQUIRE(batch.wait(5 * kSecond));
     CHECK(client->counters().corrupt == 1);
-    Call ping(CallSpec{});  // behind the ERASE
+    Call ping(CallSpec{});  // behind the SUSPECT
     client->submit(ping);
     ping.wait(5 * kSecond);
   }
   CHECK(batch.outcomes == std::vector<Code>{Code::kOk, Code::kMissing, Code::kCorrupt});
   CHECK(std::ranges::equal(target.block(0), source.block(0)));
   CHECK(std::ranges::equal(target.block(1), Bytes(before).subspan(kBlock, kBlock)));
-  CHECK(erased == std::vector<std::string>{"key2"});
+  CHECK(reported == std::vector<std::string>{"key2"});
 }
 
 TEST_CASE("over shared memory a put copies into the extents and tells the sums") {

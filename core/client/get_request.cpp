@@ -103,10 +103,11 @@ Step GetPart::finish(Line& line) {
     batch_->outcomes[indexes_[i]] = outcomes_[i];
   }
   if (!corrupt.empty()) {
-    // Nobody else shall find it.  It was right when it was written, so a new write can cure it.
+    // Nobody else shall find it: the server looks itself, and drops what is damaged there.  Then a
+    // new write can cure it.
     line.counters.corrupt.fetch_add(corrupt.size(), std::memory_order_relaxed);
     CallSpec spec;
-    spec.opcode = Opcode::kErase;
+    spec.opcode = Opcode::kSuspect;
     spec.keys = std::move(corrupt);
     line.follow_ups.push_back(make_call_request(std::make_unique<Call>(std::move(spec))));
   }

@@ -24,6 +24,7 @@ struct ClientCounters {
   std::atomic<std::uint64_t> connects{0};     // connections made
   std::atomic<std::uint64_t> disconnects{0};  // connections lost
   std::atomic<std::uint64_t> timeouts{0};     // connections given up for want of progress
+  std::atomic<std::uint64_t> violations{0};   // connections ended as the server broke the protocol
 };
 
 // What a request works with while it is in flight.

@@ -275,6 +275,16 @@ std::size_t Server::key_count(std::optional<std::string_view> space) const {
   return ids.empty() ? 0 : it->store().key_count(ids.front());
 }
 
+std::string Server::check_integrity() const {
+  auto* it = running();
+  return it ? it->store().check_integrity() : std::string();
+}
+
+std::unique_ptr<Scrub> Server::make_scrub() {
+  auto* it = running();
+  return it ? std::make_unique<Scrub>(it->store()) : nullptr;
+}
+
 std::vector<StagedView> Server::staged(std::size_t count_max) const {
   auto* it = running();
   return it ? it->store().staged(count_max) : std::vector<StagedView>{};

@@ -17,6 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/server/options.h"
+#include "core/store/scrub.h"
 #include "core/store/store.h"
 #include "core/wire/message.h"
 
@@ -38,12 +39,17 @@ class Server {
   // Accepts nobody more, lets requests that have begun end for at most `drain`, then ends the rest.
   void stop(Nanos drain);
 
-  // These four are empty or 0 before start().
+  // These are empty or 0 before start().
   std::vector<Counter> snapshot() const;
   std::uint64_t evict(std::uint64_t bytes);
   std::size_t purge(std::optional<std::string_view> space);  // nullopt: all namespaces
   std::size_t key_count(std::optional<std::string_view> space) const;
   std::vector<StagedView> staged(std::size_t count_max) const;
+  // What is wrong with the books, empty if nothing; everybody waits meanwhile.
+  std::string check_integrity() const;
+  // A new walk over all values, in steps of the caller's; null before start().  It must end before
+  // the server does.
+  std::unique_ptr<Scrub> make_scrub();
 
  private:
   class Running;

@@ -27,6 +27,7 @@ struct alignas(64) WorkerMetrics {
   Tally received_bytes, sent_bytes;             // of values
   Tally sessions_begun, sessions_refused;
   Tally late_messages, protocol_errors, overloads, stalled_sessions, unfenced_ends;
+  Tally false_alarms;  // values that a reader called damaged, and are not
   std::atomic<std::uint64_t> sessions{0};
   Log2Histogram put_us, get_us;  // from the request to its last word
 };

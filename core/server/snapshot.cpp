@@ -10,7 +10,7 @@ struct RequestName {
   Opcode opcode;
   const char* name;
 };
-constexpr std::array<RequestName, 10> kRequests = {{
+constexpr std::array<RequestName, 11> kRequests = {{
     {Opcode::kHello, "requests_hello"},
     {Opcode::kPut, "requests_put"},
     {Opcode::kGet, "requests_get"},
@@ -21,6 +21,7 @@ constexpr std::array<RequestName, 10> kRequests = {{
     {Opcode::kAbort, "requests_abort"},
     {Opcode::kStats, "requests_stats"},
     {Opcode::kPing, "requests_ping"},
+    {Opcode::kSuspect, "requests_suspect"},
 }};
 
 class Counters {
@@ -55,6 +56,7 @@ void add_store(Counters& all, const StoreCounters& store) {
   all.add("quarantined_bytes", store.quarantined_bytes);
   all.add("sealed_bytes", store.sealed_bytes);
   all.add("populated_bytes", store.populated_bytes);
+  all.add("unaccounted_bytes", store.unaccounted_bytes());
   all.add("keys", store.keys);
   all.add("namespaces", store.namespaces);
   all.add("staged_values", store.staged_values);
@@ -92,6 +94,7 @@ std::vector<Counter> make_snapshot(const StoreCounters& store, const LeaseTable&
   all.add_sum("sent_bytes", workers, [](const M& m) { return m.sent_bytes.get(); });
   all.add_sum("late_messages", workers, [](const M& m) { return m.late_messages.get(); });
   all.add_sum("protocol_errors", workers, [](const M& m) { return m.protocol_errors.get(); });
+  all.add_sum("false_alarms", workers, [](const M& m) { return m.false_alarms.get(); });
   all.add_sum("overloads", workers, [](const M& m) { return m.overloads.get(); });
   for (const auto& [opcode, name] : kRequests) {
     all.add_sum(name, workers, [opcode = opcode](const M& m) {

@@ -2,7 +2,8 @@
 // Entry: what is known of one key and its value.  One allocation, the key behind the fields.
 //
 // An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`,
-// `used_at`, `eviction_mark` and `is_detached` is immutable, and those belong to its shard's lock.
+// `holds`, `used_at`, `eviction_mark` and `is_detached` is immutable, and those belong to its
+// shard's lock.
 
 #include <cstdint>
 #include <memory>
@@ -52,7 +53,8 @@ struct Entry {
   std::uint32_t pins = 0;
   std::uint16_t eviction_mark = 0;  // its policy's own
   std::uint8_t key_bytes = 0;
-  bool is_detached = false;  // erased, but pinned: no key leads here
+  std::uint8_t holds : 7 = 0;    // by who looks without using it: still in its policy
+  bool is_detached : 1 = false;  // erased, but pinned or held: no key leads here
   std::uint64_t value_bytes = 0;
   std::uint64_t checksum = 0;     // of the whole value, if it was put in one range
   std::uint64_t parent_hash = 0;  // of the key before it in its chain; 0: none

@@ -101,16 +101,20 @@ std::uint64_t Quarantine::bytes() const noexcept {
   return state_ == nullptr ? 0 : state_->entry->pool_bytes();
 }
 
-Lease::Lease(Store& store, Entry& entry) noexcept : store_(&store), entry_(&entry) {}
+Lease::Lease(Store& store, Entry& entry, bool is_quiet) noexcept
+    : store_(&store), entry_(&entry), is_quiet_(is_quiet) {}
 
 Lease::Lease(Lease&& other) noexcept
-    : store_(other.store_), entry_(std::exchange(other.entry_, nullptr)) {}
+    : store_(other.store_),
+      entry_(std::exchange(other.entry_, nullptr)),
+      is_quiet_(other.is_quiet_) {}
 
 Lease& Lease::operator=(Lease&& other) noexcept {
   if (this != &other) {
     unpin();
     store_ = other.store_;
     entry_ = std::exchange(other.entry_, nullptr);
+    is_quiet_ = other.is_quiet_;
   }
   return *this;
 }
@@ -120,12 +124,21 @@ Lease::~Lease() { unpin(); }
 void Lease::unpin() noexcept {
   if (entry_ == nullptr) return;
   Entry& entry = *std::exchange(entry_, nullptr);
-  store_->shard_of(entry.hash).unpin(entry);
+  Shard& home = store_->shard_of(entry.hash);
+  if (is_quiet_) {
+    home.unhold(entry);
+  } else {
+    home.unpin(entry);
+  }
 }
 
 std::string_view Lease::key() const noexcept { return entry_->key(); }
 std::uint64_t Lease::value_bytes() const noexcept { return entry_->value_bytes; }
 const Extents& Lease::extents() const noexcept { return entry_->extents; }
+NamespaceId Lease::space() const noexcept { return entry_->space; }
+bool Lease::is_detached() const noexcept {
+  return store_->shard_of(entry_->hash).is_detached(*entry_);
+}
 
 Result<std::uint64_t> Lease::range_checksum(Range range) const {
   return checksum_of_range(store_->pool(), *entry_, range);

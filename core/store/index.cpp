@@ -1,5 +1,6 @@
 #include "core/store/index.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/check.h"
@@ -49,6 +50,17 @@ const Entry* Index::candidate(std::uint64_t hash) const noexcept {
   const Group& group = groups_[probe_of(hash).group];
   const auto slots = slots_with(group.tags, tag_of(hash));
   return slots == 0 ? nullptr : group.entries[first_slot(slots)];
+}
+
+Entry* Index::walk(Place& at, std::size_t groups_max) const noexcept {
+  if (at.table != groups_.size()) at = {.table = groups_.size(), .slot = 0};
+  const std::size_t end = std::min(groups_.size(), at.slot / kSlots + groups_max) * kSlots;
+  while (at.slot < end) {
+    const std::size_t slot = at.slot++;
+    const Group& group = groups_[slot / kSlots];
+    if (tag_of(group, slot % kSlots) != 0) return group.entries[slot % kSlots];
+  }
+  return nullptr;
 }
 
 void Index::insert(Entry& entry) {

@@ -30,6 +30,18 @@ class Index {
   }
   const Entry* candidate(std::uint64_t hash) const noexcept;
 
+  // Where a walk over all entries stands.  It starts anew when the table has grown since.
+  struct Place {
+    std::size_t table = 0;  // groups of the table that it was in
+    std::size_t slot = 0;   // of all of its slots
+  };
+  // Looks at `groups_max` groups at most for the next entry; nullptr: none there.  Entries that are
+  // inserted meanwhile may be passed over.
+  Entry* walk(Place& at, std::size_t groups_max) const noexcept;
+  bool is_end(const Place& at) const noexcept {
+    return at.table == groups_.size() && at.slot == groups_.size() * kSlots;
+  }
+
   std::size_t size() const noexcept { return size_; }
   std::size_t bytes() const noexcept { return groups_.size() * sizeof(Group); }
 
@@ -59,7 +71,7 @@ class Index {
   };
 
   static std::uint64_t tag_of(std::uint64_t hash) noexcept { return 0x80 | (hash >> 25 & 0x7F); }
-  static std::uint64_t tag_of(const Group& group, unsigned slot) noexcept {
+  static std::uint64_t tag_of(const Group& group, std::size_t slot) noexcept {
     return group.tags >> (8 * slot) & 0xFF;
   }
   static std::uint64_t overflow_of(const Group& group) noexcept { return group.tags >> 56; }

@@ -52,9 +52,7 @@ std::string Store::check_integrity() const NO_THREAD_SAFETY_ANALYSIS {
   }
   const StoreCounters counters = impl_->counters_locked();
   if (counters.reserved_bytes != impl_->budget.bytes()) return "the staged budget does not add up";
-  if (counters.free_bytes + counters.reserved_bytes + counters.quarantined_bytes +
-          counters.sealed_bytes !=
-      counters.capacity_bytes) {
+  if (counters.unaccounted_bytes() != 0) {
     return "free + reserved + quarantined + sealed is not the capacity";
   }
   return impl_->pool.check_integrity(owned);

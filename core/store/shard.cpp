@@ -5,6 +5,12 @@
 #include "core/base/check.h"
 
 namespace infinistore {
+namespace {
+
+// What the entry's field can count.
+constexpr std::uint8_t kHoldsMax = 127;  // what the field holds
+
+}  // namespace
 
 bool StagedBudget::take(std::uint64_t bytes) noexcept {
   const std::uint64_t before = bytes_.fetch_add(bytes);
@@ -182,11 +188,46 @@ void Shard::unpin(Entry& entry) noexcept {
   --counters_.pins;
   if (entry.pins > 0) return;
   if (entry.is_detached) {
-    detached_.remove(entry);
-    ended = release_locked(entry);
+    ended = end_detached_locked(entry);
   } else {
     make_evictable_locked(entry, Arrival::kHit);
   }
+}
+
+EntryPtr Shard::end_detached_locked(Entry& entry) noexcept {
+  if (entry.pins > 0 || entry.holds > 0) return nullptr;
+  detached_.remove(entry);
+  return release_locked(entry);
+}
+
+Entry* Shard::hold(const KeyRef& ref) noexcept {
+  const MutexLock lock(mutex_);
+  Entry* entry = sealed_.find(ref);
+  if (entry == nullptr || entry->holds == kHoldsMax) return nullptr;
+  ++entry->holds;
+  return entry;
+}
+
+Entry* Shard::hold_next(Index::Place& at, std::size_t groups_max, bool& is_end) noexcept {
+  const MutexLock lock(mutex_);
+  Entry* entry = sealed_.walk(at, groups_max);
+  is_end = entry == nullptr && sealed_.is_end(at);
+  if (entry == nullptr || entry->holds == kHoldsMax) return nullptr;
+  ++entry->holds;
+  return entry;
+}
+
+void Shard::unhold(Entry& entry) noexcept {
+  EntryPtr ended;  // freed after the lock
+  const MutexLock lock(mutex_);
+  KV_CHECK(entry.holds > 0);
+  --entry.holds;
+  if (entry.is_detached) ended = end_detached_locked(entry);
+}
+
+bool Shard::is_detached(const Entry& entry) const noexcept {
+  const MutexLock lock(mutex_);
+  return entry.is_detached;
 }
 
 void Shard::count_lookup(bool is_hit) noexcept {
@@ -233,13 +274,11 @@ bool Shard::is_written(const KeyRef& ref) const noexcept {
 EntryPtr Shard::detach_locked(Entry& entry) noexcept {
   sealed_.erase(entry);
   --key_counts_[entry.space];
-  if (entry.pins > 0) {
-    entry.is_detached = true;
-    detached_.push_back(entry);
-    return nullptr;
-  }
-  make_unevictable_locked(entry);
-  return release_locked(entry);
+  if (entry.pins == 0) make_unevictable_locked(entry);
+  if (entry.pins == 0 && entry.holds == 0) return release_locked(entry);
+  entry.is_detached = true;
+  detached_.push_back(entry);
+  return nullptr;
 }
 
 EntryPtr Shard::release_locked(Entry& entry) noexcept {
@@ -263,7 +302,7 @@ void Shard::drop_corrupt(Entry& entry) noexcept {
   ++counters_.corrupt;
   if (entry.is_detached) return;
   const EntryPtr ended = detach_locked(entry);
-  KV_CHECK(ended == nullptr);  // the caller's lease pins it
+  KV_CHECK(ended == nullptr);  // the caller's lease keeps it
 }
 
 std::size_t Shard::purge(NamespaceId space) {
@@ -304,16 +343,21 @@ void Shard::announce_firsts_locked() noexcept {
 std::uint64_t Shard::evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max) {
   std::vector<EntryPtr> ended;
   std::uint64_t freed_bytes = 0;
+  bool has_evicted = false;
   const MutexLock lock(mutex_);
   while (freed_bytes < bytes) {
     Entry* first = policy_->first(line);
     if (first == nullptr || policy_->place(*first) > place_max) break;
-    freed_bytes += first->pool_bytes();
+    const std::uint64_t first_bytes = first->pool_bytes();
     ++counters_.evictions;
-    ended.push_back(detach_locked(*first));
+    counters_.evicted_bytes += first_bytes;
+    has_evicted = true;
+    EntryPtr end = detach_locked(*first);
+    if (end == nullptr) continue;  // held: its bytes come with the hold's end
+    freed_bytes += first_bytes;
+    ended.push_back(std::move(end));
   }
-  if (ended.empty()) announce_firsts_locked();  // the caller came for one that has moved
-  counters_.evicted_bytes += freed_bytes;
+  if (!has_evicted) announce_firsts_locked();  // the caller came for one that has moved
   return freed_bytes;
 }
 

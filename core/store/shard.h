@@ -68,6 +68,14 @@ class alignas(64) Shard {
   // Each pin ends in unpin().  nullptr: a miss.  Only `counted` ones are hits and misses.
   Entry* pin(const KeyRef& ref, bool counted) noexcept;
   void unpin(Entry& entry) noexcept;
+  // A hold keeps the bytes where they are, as a pin does, but is no use of the entry: what is held
+  // leaves in its turn, and its bytes become free with the hold's end.  Each ends in unhold().
+  // nullptr: a miss, or kHoldsMax are there.
+  Entry* hold(const KeyRef& ref) noexcept;
+  // Holds what Index::walk() finds next; `is_end`: nothing is left.
+  Entry* hold_next(Index::Place& at, std::size_t groups_max, bool& is_end) noexcept;
+  void unhold(Entry& entry) noexcept;
+  bool is_detached(const Entry& entry) const noexcept;
   void count_lookup(bool is_hit) noexcept;
   bool contains(const KeyRef& ref) const noexcept;
   // Store::expect() for those of `refs` that are picked.
@@ -106,8 +114,9 @@ class alignas(64) Shard {
   void end_locked(ReservationState& state) noexcept REQUIRES(mutex_);
   void publish_locked(EntryPtr entry) noexcept REQUIRES(mutex_);
   EntryPtr detach_locked(Entry& entry) noexcept
-      REQUIRES(mutex_);  // null if it is pinned: the last pin ends it
+      REQUIRES(mutex_);  // null if it is pinned or held: the last of those ends it
   EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);  // gives its bytes back
+  EntryPtr end_detached_locked(Entry& entry) noexcept REQUIRES(mutex_);  // null: not the last
   void make_evictable_locked(Entry& entry, Arrival arrival) noexcept REQUIRES(mutex_);
   void make_unevictable_locked(Entry& entry) noexcept REQUIRES(mutex_);
   void announce_firsts_locked() noexcept REQUIRES(mutex_);

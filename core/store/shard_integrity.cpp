@@ -40,7 +40,9 @@ struct Audit {
   }
   void look_at_detached(const Entry& entry) {
     look_at(entry);
-    if (!entry.is_detached || entry.pins == 0) wrong = "a detached entry is not pinned";
+    if (!entry.is_detached || (entry.pins == 0 && entry.holds == 0)) {
+      wrong = "a detached entry is neither pinned nor held";
+    }
   }
 
   const Shard::IsOurs& is_ours;

@@ -207,6 +207,13 @@ std::optional<Lease> Store::find(NamespaceId space, std::string_view key) {
   return Lease(*this, *entry);
 }
 
+std::optional<Lease> Store::find_quietly(NamespaceId space, std::string_view key) {
+  const KeyRef ref = ref_of(space, key);
+  Entry* entry = shard_of(ref.hash).hold(ref);
+  if (entry == nullptr) return std::nullopt;
+  return Lease(*this, *entry, true);
+}
+
 std::size_t Store::match_prefix(NamespaceId space, std::span<const std::string_view> keys,
                                 std::size_t group, std::vector<Lease>* leases) {
   if (group == 0 || keys.empty()) return 0;

@@ -28,8 +28,10 @@
 
 namespace infinistore {
 
+class Scrub;
 class Shard;
 class Store;
+class ValueCheck;
 struct ReservationState;
 
 // What will be done with keys: a reserve() looks into the index, exists() at their entries too, and
@@ -110,6 +112,8 @@ class Quarantine {
 
 // One pin on a sealed entry: eviction, erase, purge and replace leave its bytes alone while it
 // lives. Must not outlive its Store.  May be moved to and dropped on any thread.
+//
+// A quiet one is a hold instead (Shard::hold): its entry is not used by it, and leaves in its turn.
 class Lease {
  public:
   Lease(Lease&& other) noexcept;
@@ -119,6 +123,8 @@ class Lease {
   std::string_view key() const noexcept;
   std::uint64_t value_bytes() const noexcept;
   const Extents& extents() const noexcept;
+  NamespaceId space() const noexcept;
+  bool is_detached() const noexcept;  // no key leads here any more
 
   // The checksum of a range (docs/protocol.md section 6): the sum of its put ranges' where it is
   // their union and they add up, else the put ranges around it are verified and it is summed
@@ -126,11 +132,14 @@ class Lease {
   Result<std::uint64_t> range_checksum(Range range) const;
 
  private:
+  friend class Scrub;
   friend class Store;
-  Lease(Store& store, Entry& entry) noexcept;
+  friend class ValueCheck;
+  Lease(Store& store, Entry& entry, bool is_quiet = false) noexcept;
   void unpin() noexcept;
   Store* store_;
   Entry* entry_;  // null once moved from
+  bool is_quiet_;
 };
 
 struct StoreOptions {
@@ -159,6 +168,13 @@ struct StoreCounters {
   std::uint64_t keys = 0, namespaces = 0, staged_values = 0, pins = 0;
   std::uint64_t hits = 0, misses = 0, seals = 0, exists = 0, evictions = 0, evicted_bytes = 0,
                 erased = 0, aborted = 0, refused = 0, corrupt = 0;
+
+  // By how much free + reserved + quarantined + sealed is not the capacity: 0, or memory is lost or
+  // owned twice.
+  std::uint64_t unaccounted_bytes() const noexcept {
+    const std::uint64_t owned = free_bytes + reserved_bytes + quarantined_bytes + sealed_bytes;
+    return owned < capacity_bytes ? capacity_bytes - owned : owned - capacity_bytes;
+  }
 };
 
 class Store {
@@ -202,6 +218,9 @@ class Store {
   // nullopt if the key is absent or not sealed yet: a miss is an answer, not an error.
   std::optional<Lease> find(NamespaceId space, std::string_view key);
 
+  // The same for who only looks at the bytes: a quiet lease, no hit and no miss.
+  std::optional<Lease> find_quietly(NamespaceId space, std::string_view key);
+
   // How many blocks of `group` keys each, from the first on, are wholly sealed; with `leases` not
   // null their keys are pinned into it, in order.  At one moment all of them were there.  Counts as
   // one lookup (a hit if there is a block), and as a use of what it found, the first key last: so a
@@ -234,6 +253,7 @@ class Store {
   friend class Reservation;
   friend class Quarantine;
   friend class Lease;
+  friend class Scrub;
   struct Impl;
 
   KeyRef ref_of(NamespaceId space, std::string_view key) const noexcept;

@@ -1,5 +1,6 @@
 #include "core/transport/stream.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -119,6 +120,11 @@ bool Stream::deliver() {
     owner_.on_close(reason_);
   }
   return is_close_told_;
+}
+
+bool Stream::peer_has_closed() const noexcept {
+  pollfd socket{.fd = socket_.get(), .events = 0, .revents = 0};
+  return ::poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLERR)) != 0;
 }
 
 void Stream::pause_reading(bool paused) {

@@ -73,6 +73,8 @@ class Stream final : public PollTarget {
   std::uint32_t interest() const noexcept { return interest_; }  // EPOLLIN, EPOLLOUT
 
   bool is_open() const noexcept { return static_cast<bool>(socket_); }
+  // Whether the peer has closed by now, whatever is left to be read of it.  Unix sockets only.
+  bool peer_has_closed() const noexcept;
   int fd() const noexcept { return socket_.get(); }
   // Bytes moved in either direction so far: progress, for deadlines.
   std::uint64_t moved_bytes() const noexcept { return moved_bytes_; }

@@ -36,8 +36,9 @@ enum class Opcode : std::uint8_t {
   kGoodbye = 18,
   kError = 19,
   kPing = 20,
+  kSuspect = 21,
 };
-inline constexpr std::uint8_t kOpcodeLast = 20;
+inline constexpr std::uint8_t kOpcodeLast = 21;
 
 inline constexpr std::uint16_t kFlagFillCancelled = 1;  // FILL
 inline constexpr std::uint16_t kFlagGetUpTo = 1;        // GET

@@ -139,6 +139,15 @@ class Client:
 
 def connect(host: str, port: int, space: str, client_name: str, config: object) -> Client: ...
 
+class Scrub:
+    """A walk over all values that compares them with their sums."""
+
+    def step(self, bytes_max: int) -> bool:
+        """Sums so many bytes at most; False: all is seen."""
+
+    def found(self) -> dict:
+        """Values and bytes seen; how many were damaged and dropped, and which."""
+
 class Server:
     """The store and the threads that serve it."""
 
@@ -161,6 +170,14 @@ class Server:
 
     def key_count(self, namespace: str | None) -> int:
         """The keys of a namespace, or of all."""
+
+    def check_integrity(self) -> str:
+        """
+        What is wrong with the books, empty if nothing; everybody waits meanwhile.
+        """
+
+    def scrub(self) -> Scrub:
+        """A new walk over all values."""
 
     def staged(self, count_max: int = 1000) -> list:
         """Values being written, at most so many."""
@@ -201,6 +218,12 @@ class TestStore:
     def range_checksum(self, arg0: int, arg1: int, arg2: int, /) -> tuple[int, int]: ...
 
     def flip(self, arg0: int, arg1: int, /) -> None: ...
+
+    def scrub(self, arg: int, /) -> bool: ...
+
+    def scrub_held_bytes(self) -> int: ...
+
+    def end_scrub(self) -> tuple[int, int]: ...
 
     def drop_corrupt(self, arg: int, /) -> None: ...
 

@@ -27,9 +27,6 @@ class Gets {
   void on_write_end(Connection& connection, const Waiter& waiter);
   void on_pushed(std::uint64_t request_id);
 
-  bool is_open(std::uint64_t request_id) const {
-    return waiting_.contains(request_id) || sending_.contains(request_id);
-  }
   std::size_t open_count() const noexcept { return waiting_.size() + sending_.size(); }
   bool is_busy() const noexcept { return open_count() > 0; }
 

@@ -48,6 +48,8 @@ bool Session::handle(const FrameHeader& header, Bytes body) {
       return stats(header, body);
     case Opcode::kPing:
       return ping(header, body);
+    case Opcode::kSuspect:
+      return suspect(header, body);
     default:
       return false;  // the server's own, or the transport's
   }
@@ -99,15 +101,11 @@ bool Session::hello(const FrameHeader& header, Bytes body) {
 
 // Whether the request may take space in our tables; if not, it has been answered.
 bool Session::may_begin(const FrameHeader& header) {
-  if (puts_.is_open(header.request_id) || gets_.is_open(header.request_id)) {
-    refuse(Code::kProtocol, "a request id is used twice");
-    return false;
-  }
   if (context_.is_draining) {
     fail_request(header.request_id, Code::kDraining, "the server is going away");
     return false;
   }
-  if (puts_.open_count() + gets_.open_count() >= kSessionRequestsMax) {
+  if (puts_.open_count() + gets_.open_count() + suspects_.open_count() >= kSessionRequestsMax) {
     host_.metrics().overloads.add();
     fail_request(header.request_id, Code::kOverloaded,
                  "more than " + std::to_string(kSessionRequestsMax) +
@@ -222,6 +220,15 @@ bool Session::stats(const FrameHeader& header, Bytes body) {
   if (!body.empty()) return false;
   connection_->send(Opcode::kCounters, header.request_id,
                     encode(CountersReply{.counters = context_.counters()}));
+  return true;
+}
+
+bool Session::suspect(const FrameHeader& header, Bytes body) {
+  const auto request = decode_keys(body);
+  if (!request) return false;
+  if (!may_begin(header)) return true;
+  suspects_.begin(header.request_id, space_, request->keys);
+  look_at_suspects();
   return true;
 }
 

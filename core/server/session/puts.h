@@ -29,7 +29,6 @@ class Puts {
 
   Code abort(std::string_view key);  // kMissing: nothing of that name is staged
 
-  bool is_open(std::uint64_t request_id) const { return open_.contains(request_id); }
   std::size_t open_count() const noexcept { return open_.size(); }
   bool is_busy() const noexcept { return !open_.empty(); }
   bool has_staged() const noexcept { return !stages_.empty(); }

@@ -19,7 +19,8 @@ Session::Session(SessionId id, ServerContext& context, SessionHost& host)
       context_(context),
       host_(host),
       puts_(context, host.metrics()),
-      gets_(context, host.metrics()) {}
+      gets_(context, host.metrics()),
+      suspects_(context, host.metrics()) {}
 
 Session::~Session() = default;
 
@@ -41,6 +42,11 @@ bool Session::begin(const Transport& transport, UniqueFd socket, Poller& poller)
 void Session::on_request(const FrameHeader& header, Bytes body) {
   if (state_ != State::kAwaitsHello && state_ != State::kServes) return;
   host_.metrics().requests[static_cast<std::size_t>(header.opcode)].add();
+  if (header.request_id <= last_request_id_) {
+    refuse(Code::kProtocol, "a request id is not above all before it");
+    return;
+  }
+  last_request_id_ = header.request_id;
   if (state_ == State::kAwaitsHello && header.opcode != Opcode::kHello) {
     refuse(Code::kProtocol, "HELLO must come first");
   } else if (state_ == State::kServes && header.opcode == Opcode::kHello) {
@@ -67,6 +73,7 @@ void Session::on_close(const Error& reason) {
   if (state_ != State::kRefused) note_end(reason);
   state_ = State::kEnded;
   gets_.drop_all();
+  suspects_.drop_all();
   auto fence = connection_->take_fence();
   auto remains = puts_.drop_all(!fence);
   if (!remains.empty()) {
@@ -97,6 +104,7 @@ void Session::on_timer(Nanos now) {
     case State::kServes:
       if (const auto next = puts_.expire(now)) host_.arm(*this, *next);
       if (const auto next = gets_.expire(*connection_, now)) host_.arm(*this, *next);
+      if (suspects_.open_count() > 0) look_at_suspects();
       check_progress(now);
       break;
     case State::kRefused:
@@ -106,6 +114,11 @@ void Session::on_timer(Nanos now) {
       break;
   }
   connection_->deliver();
+}
+
+// A slice; others come before the next.
+void Session::look_at_suspects() {
+  if (suspects_.step(*connection_)) host_.arm(*this, context_.clock.now());
 }
 
 // A peer that owes something and moves nothing is stuck, and holds memory of others.

@@ -12,6 +12,7 @@
 #include "core/server/server_metrics.h"
 #include "core/server/session/gets.h"
 #include "core/server/session/puts.h"
+#include "core/server/session/suspects.h"
 #include "core/transport/transports.h"
 
 namespace infinistore {
@@ -41,7 +42,9 @@ class Session final : private ConnectionOwner {
   bool begin(const Transport& transport, UniqueFd socket, Poller& poller);
 
   SessionId id() const noexcept { return id_; }
-  bool is_busy() const noexcept { return puts_.is_busy() || gets_.is_busy(); }
+  bool is_busy() const noexcept {
+    return puts_.is_busy() || gets_.is_busy() || suspects_.open_count() > 0;
+  }
 
   // Each is a call from outside: an end that it caused has been told when it returns.
   void on_timer(Nanos now);
@@ -74,6 +77,7 @@ class Session final : private ConnectionOwner {
   bool abort(const FrameHeader& header, Bytes body);
   bool stats(const FrameHeader& header, Bytes body);
   bool ping(const FrameHeader& header, Bytes body);
+  bool suspect(const FrameHeader& header, Bytes body);
 
   bool may_begin(const FrameHeader& header);  // else it has been answered
   Nanos lease_deadline(std::uint32_t lease_ms) const;
@@ -81,6 +85,7 @@ class Session final : private ConnectionOwner {
   void fail_request(std::uint64_t request_id, Code code, std::string_view message);
   void refuse(Code code, std::string message);  // ERROR, then the end
   void note_end(const Error& reason);
+  void look_at_suspects();
   void check_progress(Nanos now);
   void arm_progress(Nanos now);
 
@@ -89,6 +94,7 @@ class Session final : private ConnectionOwner {
   SessionHost& host_;
   State state_ = State::kAwaitsHello;
   NamespaceId space_ = 0;
+  std::uint64_t last_request_id_ = 0;  // the highest that began a request
   bool is_shared_memory_ = false;
   Nanos hello_deadline_ = 0;
 
@@ -99,6 +105,7 @@ class Session final : private ConnectionOwner {
 
   Puts puts_;
   Gets gets_;
+  Suspects suspects_;
   std::unique_ptr<Connection> connection_;  // ends first: it reads and writes what the others hold
 };
 

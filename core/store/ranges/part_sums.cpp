@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "core/base/checksum.h"
-
 namespace infinistore {
 namespace {
 
@@ -26,8 +24,8 @@ struct ValueParts {
 
 }  // namespace
 
-std::uint64_t sum_bytes(const Pool& pool, const Extents& extents, Range range) noexcept {
-  RunningChecksum sum(range.offset);
+void add_bytes(const Pool& pool, const Extents& extents, Range range,
+               RunningChecksum& sum) noexcept {
   std::uint64_t start = 0;  // of the extent, in the value
   for (const Extent& extent : extents) {
     const std::uint64_t from = std::max(range.offset, start);
@@ -35,6 +33,11 @@ std::uint64_t sum_bytes(const Pool& pool, const Extents& extents, Range range) n
     if (from < to) sum.add(pool.bytes_of(extent).subspan(from - start, to - from));
     start += extent.bytes;
   }
+}
+
+std::uint64_t sum_bytes(const Pool& pool, const Extents& extents, Range range) noexcept {
+  RunningChecksum sum(range.offset);
+  add_bytes(pool, extents, range, sum);
   return sum.finish();
 }
 

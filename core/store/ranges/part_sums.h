@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/base/checksum.h"
 #include "core/base/result.h"
 #include "core/memory/pool.h"
 #include "core/store/entry.h"
@@ -13,6 +14,8 @@ namespace infinistore {
 Result<std::uint64_t> checksum_of_range(const Pool& pool, const Entry& entry, Range range);
 
 // Sums the bytes of a range afresh; its words may straddle extents.
+void add_bytes(const Pool& pool, const Extents& extents, Range range,
+               RunningChecksum& sum) noexcept;
 std::uint64_t sum_bytes(const Pool& pool, const Extents& extents, Range range) noexcept;
 
 }  // namespace infinistore

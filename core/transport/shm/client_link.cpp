@@ -41,6 +41,11 @@ class ShmLink final : public Link {
     }
     std::vector<std::uint64_t> sums;
     if (!copy_all(transfer, Way::kToSegments, sums)) return bad_extents();
+    // The server lets go of what it named with DONE, or after it has closed: in that case other
+    // bytes may have come under the copies.
+    if (stream_.peer_has_closed()) {
+      return Error{Code::kDisconnected, "the server closed while its memory was being read"};
+    }
     for (std::size_t i = 0; i < sums.size(); ++i) {
       transfer.is_corrupt[i] = verifies_ && sums[i] != transfer.checksums[i];
     }
@@ -60,6 +65,7 @@ class ShmLink final : public Link {
   }
 
   // Copies every item, and tells their sums.  False: as copy().
+  // Of what is read only if sums are compared.
   bool copy_all(const Transfer& transfer, Way way, std::vector<std::uint64_t>& sums) {
     const std::size_t count = transfer.items.size();
     sums.resize(count);
@@ -101,8 +107,8 @@ class ShmLink final : public Link {
   }
 
   // False: the item has not so many bytes left.
-  static bool copy_extent(MutableBytes pages, SegmentCursor& at, std::size_t index, Way way,
-                          const std::byte* next_pages, RunningChecksum& sum) {
+  bool copy_extent(MutableBytes pages, SegmentCursor& at, std::size_t index, Way way,
+                          const std::byte* next_pages, RunningChecksum& sum) const {
     while (!pages.empty()) {
       if (at.at_end() || at.item() != index) return false;
       const auto segment = at.rest();
@@ -110,8 +116,12 @@ class ShmLink final : public Link {
       if (way == Way::kToPool) {
         sum.copy(pages.data(), segment.first(step), at.ahead().data());
       } else {
-        sum.copy(segment.data(), pages.first(step),
-                 step < pages.size() ? pages.data() + step : next_pages);
+        const std::byte* next = step < pages.size() ? pages.data() + step : next_pages;
+        if (verifies_) {
+          sum.copy(segment.data(), pages.first(step), next);
+        } else {
+          copy_without_checksum(segment.data(), pages.data(), step, next);
+        }
       }
       at.move(step);
       pages = pages.subspan(step);

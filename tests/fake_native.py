@@ -15,6 +15,9 @@ class FakeNative:
         self.calls: list[tuple[str, Any]] = []
         self.start_error: Exception | None = None
         self.keys = {"a": 3, "b": 4}
+        self.wrong = ""
+        self.damaged: list[tuple[bytes, bytes]] = []
+        self.scrub_steps = 3
         self.counters = {
             "capacity_bytes": 1000,
             "populated_bytes": 1000,
@@ -51,5 +54,28 @@ class FakeNative:
     def key_count(self, namespace: str | None) -> int:
         return sum(n for name, n in self.keys.items() if namespace in (None, name))
 
+    def check_integrity(self) -> str:
+        return self.wrong
+
+    def scrub(self) -> FakeScrub:
+        return FakeScrub(self)
+
     def staged(self) -> list[dict[str, Any]]:
         return [{"key": b"k\xff", "namespace": "a", "value_bytes": 8, "filled": [(0, 4)]}]
+
+
+class FakeScrub:
+    """Sees all of the counters' keys in so many steps as its server says."""
+
+    def __init__(self, native: FakeNative) -> None:
+        self._native = native
+        self.steps: list[int] = []
+
+    def step(self, bytes_max: int) -> bool:
+        self.steps.append(bytes_max)
+        self._native.calls.append(("scrub", bytes_max))
+        return len(self.steps) < self._native.scrub_steps
+
+    def found(self) -> dict[str, Any]:
+        damaged = self._native.damaged
+        return {"values": 7, "bytes": 600, "corrupt": len(damaged), "damaged": list(damaged)}

@@ -1,4 +1,5 @@
-// Frames of a server that come late, again, or in another order: no caller's memory changes by them.
+// Frames of a server that come late, again, or in another order: no caller's memory changes by
+// them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,8 +25,7 @@ Body data_of(const Memory& source, std::size_t count, std::vector<Extents> exten
 }
 
 Body payload_of(const Memory& source, std::size_t count) {
-  return {source.bytes.begin(),
-          source.bytes.begin() + static_cast<std::ptrdiff_t>(count * kBlock)};
+  return {source.bytes.begin(), source.bytes.begin() + static_cast<std::ptrdiff_t>(count * kBlock)};
 }
 
 void wait_for_end(FakePeer& peer) {

@@ -50,7 +50,8 @@ TEST_CASE("a put over tcp is PUT, FILL with sums behind the bytes, and the outco
   CHECK(sums == std::array{checksum(memory.block(0), 0), checksum(memory.block(2), 0)});
 }
 
-TEST_CASE("a get verifies what it places, and reports damaged values, which the server then looks at") {
+TEST_CASE(
+    "a get verifies what it places, and reports damaged values, which the server then looks at") {
   const Memory source(3);
   std::vector<std::string> reported;
   const FakeServer server([&](FakePeer& peer) {

@@ -41,7 +41,8 @@ std::string name(int i) { return "key" + std::to_string(i); }
 TEST_CASE("a scrub sees every value once, and finds nothing in an empty or healthy store") {
   Fixture f;
   CHECK(f.all().values == 0);
-  for (int i = 0; i < 300; ++i) REQUIRE(put(f.store, 0, name(i), std::string(100, 'x')) == Code::kOk);
+  for (int i = 0; i < 300; ++i)
+    REQUIRE(put(f.store, 0, name(i), std::string(100, 'x')) == Code::kOk);
   for (const std::uint64_t step : {1, 100, 5'000, 1 << 20}) {
     CAPTURE(step);
     const auto found = f.all(step);

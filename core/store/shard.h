@@ -115,7 +115,7 @@ class alignas(64) Shard {
   void publish_locked(EntryPtr entry) noexcept REQUIRES(mutex_);
   EntryPtr detach_locked(Entry& entry) noexcept
       REQUIRES(mutex_);  // null if it is pinned or held: the last of those ends it
-  EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);  // gives its bytes back
+  EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);       // gives its bytes back
   EntryPtr end_detached_locked(Entry& entry) noexcept REQUIRES(mutex_);  // null: not the last
   void make_evictable_locked(Entry& entry, Arrival arrival) noexcept REQUIRES(mutex_);
   void make_unevictable_locked(Entry& entry) noexcept REQUIRES(mutex_);

@@ -258,7 +258,11 @@ class ClientConfig(_Config):
     progress_timeout_s: float = _setting(
         0.9, "A request without any progress fails after this.", unit="s", low=0.05, high=600
     )
-    verify: bool = _setting(True, "Check the checksum of all that is read.")
+    verify: bool = _setting(
+        True,
+        "Check the checksum of all that is read. "
+        "Off: for measuring; wrong bytes are then returned.",
+    )
     batch_keys_max: int = _setting(
         4096, "Keys in one request; larger batches are split.", low=1, high=4096
     )

@@ -302,7 +302,7 @@ async def test_a_cancelled_task_returns_behind_the_fence(
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_damaged_bytes_are_noticed_and_erased(
+def test_damaged_bytes_are_noticed_and_dropped(
     start_server: Start, transport: str, tmp_path: Any
 ) -> None:
     """Another process of the pool's owner scribbles over one value of two."""

@@ -22,6 +22,13 @@ spaces = st.sampled_from([0, 1])
 sizes = st.one_of(st.integers(1, 40), st.integers(1, 3 * PAGE), st.just(8 * PAGE))
 
 
+class Value:
+    """What was sealed once under a name."""
+
+    def __init__(self, name: tuple[int, bytes], text: bytes) -> None:
+        self.name, self.text = name, text
+
+
 class Draft:
     """A value being written: what of it is filled, and with what."""
 
@@ -44,9 +51,9 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = NativeStore(POOL_PAGES * PAGE, staged_bytes_max=1 << 40)
-        self.sealed: dict[tuple[int, bytes], bytes] = {}  # eviction may have taken any of them
+        self.sealed: dict[tuple[int, bytes], Value] = {}  # eviction may have taken any of them
         self.open: list[Draft] = []
-        self.leased: dict[int, bytes] = {}
+        self.leased: dict[int, Value] = {}
         self.quarantined: dict[int, int] = {}
 
     def pages(self, size: int) -> int:
@@ -57,14 +64,16 @@ class StoreMachine(RuleBasedStateMachine):
         was_there = self.store.exists(space, key)
         code, number = self.store.reserve(space, key, size, replaces)
         if was_there and not replaces:
-            same = len(self.sealed[space, key]) == size
+            same = len(self.sealed[space, key].text) == size
             assert code == (Code.EXISTS if same else Code.SIZE_MISMATCH)
         elif code != Code.OK:
             assert code == Code.OUT_OF_MEMORY
             # Refused only if evicting all that may go would not have been enough.
-            pinned = sum(self.pages(len(v)) for v in self.leased.values())
+            pinned = sum(self.pages(len(v.text)) for v in self.leased.values())
             held = sum(self.pages(len(d.bytes)) for d in self.open)
             held += sum(self.pages(n) for n in self.quarantined.values())
+            # What a scrub is in the middle of leaves a moment later.
+            held += self.pages(self.store.scrub_held_bytes())
             assert POOL_PAGES - pinned - held < self.pages(size)
         if code != Code.OK:
             return multiple()
@@ -114,11 +123,11 @@ class StoreMachine(RuleBasedStateMachine):
         if draft.fenced:
             assert code == Code.ABORTED
         elif was_there and not draft.replaces:
-            same = len(self.sealed[draft.name]) == len(draft.bytes)
+            same = len(self.sealed[draft.name].text) == len(draft.bytes)
             assert code == (Code.EXISTS if same else Code.SIZE_MISMATCH)
         else:
             assert code == Code.OK
-            self.sealed[draft.name] = bytes(draft.bytes)
+            self.sealed[draft.name] = Value(draft.name, bytes(draft.bytes))
             assert self.store.exists(*draft.name)
 
     def end(self, draft: Draft) -> None:
@@ -175,7 +184,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, number: int, data: st.DataObject) -> None:
         if number not in self.leased:
             return
-        text = self.leased[number]
+        text = self.leased[number].text
         start = data.draw(st.integers(0, len(text) - 1), label="start")
         end = data.draw(st.integers(start + 1, len(text)), label="end")
         assert self.store.read(number, start, end - start) == text[start:end]
@@ -188,6 +197,47 @@ class StoreMachine(RuleBasedStateMachine):
         if number in self.leased:
             self.store.release(number)
             del self.leased[number]
+
+    @rule(number=leases)
+    def drop_corrupt(self, number: int) -> None:
+        """Takes the key away from this very value, never from what has taken its place."""
+        if number not in self.leased:
+            return
+        value = self.leased[number]
+        was_there = self.store.exists(*value.name)
+        self.store.drop_corrupt(number)
+        if self.sealed.get(value.name) is value:
+            assert not self.store.exists(*value.name)
+            del self.sealed[value.name]
+        else:
+            assert self.store.exists(*value.name) == was_there
+
+    @rule(target=quarantines, is_fenced=st.booleans())
+    def disconnect(self, is_fenced: bool):
+        """All that a client has begun or holds ends at once."""
+        numbers = []
+        for draft in list(self.open):
+            if is_fenced:
+                self.store.abort(draft.number)
+            else:
+                numbers.append(self.store.quarantine(draft.number))
+                self.quarantined[numbers[-1]] = len(draft.bytes)
+            self.end(draft)
+        for number in self.leased:
+            self.store.release(number)
+        self.leased.clear()
+        return multiple(*numbers)
+
+    @rule(size=st.sampled_from([1, 100, PAGE, 4 * PAGE, 1 << 30]))
+    def scrub(self, size: int) -> None:
+        """Some of a walk over all values, which are as they were put."""
+        if not self.store.scrub(size):
+            _, corrupt = self.store.end_scrub()
+            assert corrupt == 0
+
+    @rule()
+    def give_up_scrub(self) -> None:
+        self.store.end_scrub()
 
     @rule(space=spaces, key=keys)
     def erase(self, space: int, key: bytes) -> None:
@@ -211,13 +261,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def leased_bytes_are_as_they_were(self) -> None:
-        for number, text in self.leased.items():
-            assert self.store.read(number, 0, len(text)) == text
+        for number, value in self.leased.items():
+            assert self.store.read(number, 0, len(value.text)) == value.text
 
     @invariant()
     def accounts_add_up(self) -> None:
         assert self.store.check_integrity() == ""
         now = self.store.counters()
+        assert now["unaccounted_bytes"] == 0
         assert now["pins"] == len(self.leased)
         assert now["staged_values"] == len(self.open)
         assert now["reserved_bytes"] == PAGE * sum(self.pages(len(d.bytes)) for d in self.open)
@@ -252,5 +303,22 @@ def test_a_flipped_byte_is_seen_and_the_value_dropped() -> None:
     store.drop_corrupt(lease)
     assert not store.exists(0, b"key")
     assert store.counters()["corrupt"] == 1
+    store.release(lease)
+    assert store.check_integrity() == ""
+
+
+def test_a_scrub_finds_what_was_flipped_and_drops_it() -> None:
+    store = NativeStore(POOL_PAGES * PAGE)
+    for name in (b"a", b"b", b"c"):
+        _, draft = store.reserve(0, name, 5000)
+        assert store.claim(draft, 0, 5000) == Code.OK
+        store.filled(draft, 0, name * 5000)
+        assert store.seal(draft) == Code.OK
+    lease = store.find(0, b"b")
+    store.flip(lease, 4999)
+    while store.scrub(1000):
+        pass
+    assert store.end_scrub() == (3, 1)
+    assert [store.exists(0, name) for name in (b"a", b"b", b"c")] == [True, False, True]
     store.release(lease)
     assert store.check_integrity() == ""

@@ -71,7 +71,8 @@ TEST_CASE("a FILL after its cancelled one finds its pages with another and does 
     peer.send_cancel(put);
     CHECK(peer.result() == Codes{Code::kCancelled});
     // The same pages, taken by other keys.
-    for (const auto* key : {"a", "b", "c", "d"}) CHECK(peer.put({{key, right}}) == Codes{Code::kOk});
+    for (const auto* key : {"a", "b", "c", "d"})
+      CHECK(peer.put({{key, right}}) == Codes{Code::kOk});
     fill(peer, put.request_id, peer.shares_memory() ? "" : wrong);
     peer.call(Opcode::kPing, {});
     CHECK(late(harness) == 1);

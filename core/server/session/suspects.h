@@ -1,5 +1,6 @@
 #pragma once
-// Suspects: values of which a reader says that they are damaged, until the server has looked itself.
+// Suspects: values of which a reader says that they are damaged, until the server has looked
+// itself.
 //
 // A reader may be wrong, and what it read may have been replaced since: so its word alone drops
 // nothing.  Bytes are summed in slices, between which the worker serves others.

@@ -24,8 +24,7 @@ void damage(Harness& harness, std::string_view key, std::uint64_t at) {
   }
 }
 
-GetRequest range_of(std::vector<std::string_view> keys, std::uint64_t offset,
-                    std::uint64_t bytes) {
+GetRequest range_of(std::vector<std::string_view> keys, std::uint64_t offset, std::uint64_t bytes) {
   GetRequest request;
   request.keys = std::move(keys);
   request.ranges.items = {{0, offset, bytes}};
@@ -105,7 +104,8 @@ TEST_CASE("a damaged value under a lease is dropped, its bytes go with the lease
     read.lease_id = matched->lease_id;
     CHECK(peer.get(read).outcomes == Codes{Code::kMissing});
     CHECK(harness.store().counters().sealed_bytes > 0);
-    peer.call(Opcode::kLease, encode(LeaseRequest{.lease_ms = 0, .lease_ids = {matched->lease_id}}));
+    peer.call(Opcode::kLease,
+              encode(LeaseRequest{.lease_ms = 0, .lease_ids = {matched->lease_id}}));
     CHECK(harness.store().counters().sealed_bytes == 0);
   });
 }
@@ -147,8 +147,8 @@ TEST_CASE("a report of much is looked at in slices, between which others are ser
   const std::string value(20u << 20, 'v');
   for (const auto* key : {"a", "b", "c"}) REQUIRE(peer.put({{key, value}}) == Codes{Code::kOk});
   damage(harness, "c", value.size() - 1);
-  const auto suspected = peer.send(
-      Opcode::kSuspect, encode(KeysRequest{.keys = {"a", "b", "c", "a", "b", "c"}}));
+  const auto suspected =
+      peer.send(Opcode::kSuspect, encode(KeysRequest{.keys = {"a", "b", "c", "a", "b", "c"}}));
   const auto second = peer.send(Opcode::kSuspect, encode(KeysRequest{.keys = {"c"}}));
   CHECK(other.call(Opcode::kPing, {}).header.opcode == Opcode::kResult);
   const auto first = peer.receive();

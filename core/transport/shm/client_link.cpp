@@ -108,7 +108,7 @@ class ShmLink final : public Link {
 
   // False: the item has not so many bytes left.
   bool copy_extent(MutableBytes pages, SegmentCursor& at, std::size_t index, Way way,
-                          const std::byte* next_pages, RunningChecksum& sum) const {
+                   const std::byte* next_pages, RunningChecksum& sum) const {
     while (!pages.empty()) {
       if (at.at_end() || at.item() != index) return false;
       const auto segment = at.rest();

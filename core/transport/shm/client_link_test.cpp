@@ -33,8 +33,7 @@ struct Pair : StreamOwner {
     UniqueFd fd(::memfd_create("link-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     REQUIRE(::ftruncate(fd.get(), kPoolBytes) == 0);
     ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
-    void* const base =
-        ::mmap(nullptr, kPoolBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    void* const base = ::mmap(nullptr, kPoolBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     REQUIRE(base != MAP_FAILED);
     pool = {static_cast<std::byte*>(base), kPoolBytes};
     for (std::size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<std::byte>(i * 7);
@@ -93,7 +92,8 @@ TEST_CASE("a flipped byte is seen by who verifies, and only by him") {
   }
 }
 
-TEST_CASE("bytes copied from the pool of a server that has closed are no answer, even if they fit") {
+TEST_CASE(
+    "bytes copied from the pool of a server that has closed are no answer, even if they fit") {
   for (const bool verifies : {true, false}) {
     CAPTURE(verifies);
     Pair pair(verifies);

@@ -94,6 +94,7 @@ class StoreContender:
         transport: Transport,
         name: str = "",
         token: str | None = None,
+        verify: bool = True,
         far_pids: tuple[int, ...] = (),
     ) -> None:
         import infinistore
@@ -102,7 +103,7 @@ class StoreContender:
         self.far_pids = far_pids
         self._arena = arena
         self._client: Client = infinistore.connect(
-            url, namespace=NAMESPACE, token=token, transport=transport
+            url, namespace=NAMESPACE, token=token, transport=transport, verify=verify
         )
         self._passes = 0
         self._keys: list[bytes] = []

@@ -30,6 +30,7 @@ COMMANDS = (
     Entry("status", "infinistore.cli.status", "What a running server holds and does."),
     Entry("keys", "infinistore.cli.keys", "Questions about keys."),
     Entry("purge", "infinistore.cli.purge", "Erase every key of a namespace."),
+    Entry("verify", "infinistore.cli.verify", "Compare every value with its checksum."),
     Entry("doctor", "infinistore.cli.doctor", "Check this machine and say how to mend it."),
     Entry("bench", "infinistore.cli.bench", "Measure throughput beside this machine's limits."),
     Entry("router", "infinistore.cli.router", "Front for prefill and decode vLLM instances."),

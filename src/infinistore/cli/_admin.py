@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +14,14 @@ from urllib.parse import urlencode
 import click
 
 from infinistore.config import ServerConfig, load, read_token
-from infinistore.errors import AuthError, ConfigError, ConnectError, ProtocolError, StoreError
+from infinistore.errors import (
+    AuthError,
+    ConfigError,
+    ConnectError,
+    InfiniStoreError,
+    ProtocolError,
+    StoreError,
+)
 
 TIMEOUT_S = 5.0
 
@@ -28,24 +36,44 @@ class Admin:
 
     def ask(self, method: str, path: str, query: Mapping[str, str | None] | None = None) -> Any:
         """The JSON answer. Raises `ConnectError`, `AuthError`, `StoreError` or `ProtocolError`."""
+        with self._asked(method, path, query) as answer:
+            status, body = answer.status, answer.read()
+        return self._read(status, body)
+
+    def stream(
+        self, method: str, path: str, query: Mapping[str, str | None]
+    ) -> Generator[dict[str, Any], None, None]:
+        """The lines of JSON of an answer that goes on; closing it ends what the server does."""
+        with self._asked(method, path, query) as answer:
+            if answer.status != 200:
+                self._read(answer.status, answer.read())
+            while line := answer.readline():
+                progress = json.loads(line)
+                assert isinstance(progress, dict)
+                yield progress
+
+    @contextlib.contextmanager
+    def _asked(
+        self, method: str, path: str, query: Mapping[str, str | None] | None
+    ) -> Iterator[http.client.HTTPResponse]:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         target = f"{path}?{urlencode(given)}" if given else path
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
         try:
             connection.request(method, target, headers=headers)
-            answer = connection.getresponse()
-            body = answer.read()
-        except http.client.HTTPException as error:
-            raise ProtocolError(f"what listens at {self} is no InfiniStore: {error!r}") from error
+            yield connection.getresponse()
+        except InfiniStoreError:
+            raise
         except (OSError, UnicodeError) as error:
             raise ConnectError(
                 f"no server answers at {self} ({error}); "
                 "start one with `infinistore`, or give --admin HOST:PORT"
             ) from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise ProtocolError(f"what listens at {self} is no InfiniStore: {error!r}") from error
         finally:
             connection.close()
-        return self._read(answer.status, body)
 
     def _read(self, status: int, body: bytes) -> Any:
         try:

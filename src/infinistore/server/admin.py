@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
+import json
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -12,10 +15,13 @@ from typing import Any
 
 from aiohttp import web
 
-from infinistore.errors import SetupError
+from infinistore.errors import ConfigError, SetupError
 from infinistore.server.housekeeping import is_populating
 from infinistore.server.native import NativeServer
 from infinistore.server.prometheus import CONTENT_TYPE, exposition
+from infinistore.server.scrub import DEFAULT_RATE, parse_rate, scrub
+
+logger = logging.getLogger(__name__)
 
 # A stop must not wait for a browser's or a scraper's idle connection.
 SHUTDOWN_TIMEOUT_S = 0.2
@@ -23,13 +29,17 @@ SHUTDOWN_TIMEOUT_S = 0.2
 
 @dataclass(slots=True)
 class Admin:
-    """What the handlers need to know. `draining` is set once, by the daemon."""
+    """What the handlers need to know. `draining` is set once, by the daemon.
+
+    `scrubbing`: a handler is at it.
+    """
 
     server: NativeServer
     version: str
     token: str = ""
     incarnation: int = 0
     draining: bool = False
+    scrubbing: bool = False
     started_s: float = field(default_factory=time.monotonic)
 
     def uptime_s(self) -> float:
@@ -98,6 +108,37 @@ async def purge(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response({"status": "ok", "namespace": space, "num": count})
 
 
+async def integrity(admin: Admin, request: web.Request) -> web.StreamResponse:
+    wrong = await asyncio.to_thread(admin.server.check_integrity)
+    return web.json_response({"ok": not wrong, "wrong": wrong})
+
+
+async def verify(admin: Admin, request: web.Request) -> web.StreamResponse:
+    try:
+        rate = parse_rate(request.query.get("rate", DEFAULT_RATE))
+    except ConfigError as error:
+        return _refusal(400, str(error))
+    if admin.scrubbing:
+        return _refusal(409, "the pool is being verified already; wait for its end")
+    admin.scrubbing = True
+    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    try:
+        await response.prepare(request)
+        async with contextlib.aclosing(scrub(admin.server, rate)) as progress:
+            async for line in progress:
+                line["damaged"] = [_readable(each) for each in line.get("damaged", ())]
+                # Fails if nobody listens any more, which ends the scrub.
+                await response.write(json.dumps(line).encode() + b"\n")
+                if admin.draining:
+                    break
+        await response.write_eof()
+    except ConnectionResetError:
+        logger.info("who asked to verify the pool has gone; it is ended")
+    finally:
+        admin.scrubbing = False
+    return response
+
+
 async def openapi(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response(openapi_document(admin.version))
 
@@ -113,12 +154,15 @@ class Route:
 
 
 _NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
+_RATE = (("rate", "Bytes a second at most, like 1GB/s. Progress comes as lines of JSON."),)
 ROUTES = (
     Route("GET", "/health", health, "State; 503 while draining.", is_open=True),
     Route("GET", "/stats", stats, "Every counter, as JSON."),
     Route("GET", "/metrics", metrics, "Every counter, as Prometheus text."),
     Route("GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE),
     Route("GET", "/staged", staged, "Values being written, with their filled ranges."),
+    Route("GET", "/integrity", integrity, "Whether the books add up; everybody waits for it."),
+    Route("POST", "/verify", verify, "Compares all values with their checksums.", _RATE),
     Route("POST", "/purge", purge, "Erases every key.", _NAMESPACE),
     Route("GET", "/kvmap_len", kvmap_len, "How many keys; the original's name for it."),
     Route("GET", "/openapi.json", openapi, "This description."),

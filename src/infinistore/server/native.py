@@ -1,4 +1,4 @@
-"""The native server as the daemon sees it: five calls, and the options handed down once."""
+"""The native server as the daemon sees it: its calls, and the options handed down once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from infinistore.errors import SetupError
 from infinistore.server.startup import Plan
 
 
+class NativeScrub(Protocol):
+    """`_native.Scrub`: a walk over all values, in steps of the caller's."""
+
+    def step(self, bytes_max: int, /) -> bool: ...
+    def found(self) -> dict[str, Any]: ...
+
+
 class NativeServer(Protocol):
     """`_native.Server`. No call of it but start and stop waits for anything."""
 
@@ -21,6 +28,8 @@ class NativeServer(Protocol):
     def purge(self, namespace: str | None, /) -> int: ...
     def key_count(self, namespace: str | None, /) -> int: ...
     def staged(self) -> list[dict[str, Any]]: ...
+    def check_integrity(self) -> str: ...
+    def scrub(self) -> NativeScrub: ...
 
 
 @dataclass(frozen=True, slots=True)

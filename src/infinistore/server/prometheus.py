@@ -33,7 +33,10 @@ def _latency(source: str, name: str, text: str) -> tuple[Metric, ...]:
     )
 
 
-_REQUESTS = ("hello", "put", "get", "match", "exists", "erase", "lease", "abort", "stats", "ping")
+_REQUESTS = (
+    *("hello", "put", "get", "match", "exists", "erase", "lease", "abort", "stats", "ping"),
+    "suspect",
+)
 METRICS = (
     Metric("capacity_bytes", "pool_capacity_bytes", "gauge", "Memory of the pool."),
     Metric("populated_bytes", "pool_populated_bytes", "gauge", "Memory of the pool made ready."),
@@ -45,6 +48,12 @@ METRICS = (
         "pool_quarantined_bytes",
         "gauge",
         "Memory that a vanished writer may still touch.",
+    ),
+    Metric(
+        "unaccounted_bytes",
+        "pool_unaccounted_bytes",
+        "gauge",
+        "By how much free, reserved, quarantined and sealed are not the capacity: 0.",
     ),
     Metric("keys", "keys", "gauge", "Keys that can be read."),
     Metric("namespaces", "namespaces", "gauge", "Namespaces seen."),
@@ -65,6 +74,12 @@ METRICS = (
     Metric("aborted", "aborted_total", "counter", "Values given up before they were whole."),
     Metric("refused", "refused_total", "counter", "Writes refused for want of space."),
     Metric("corrupt", "corrupt_total", "counter", "Values dropped with a wrong checksum."),
+    Metric(
+        "false_alarms",
+        "false_alarms_total",
+        "counter",
+        "Values that a reader called damaged, and are not.",
+    ),
     Metric("received_bytes", "received_bytes_total", "counter", "Bytes of values taken in."),
     Metric("sent_bytes", "sent_bytes_total", "counter", "Bytes of values given out."),
     Metric("sessions_begun", "sessions_begun_total", "counter", "Connections accepted."),

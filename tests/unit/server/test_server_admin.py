@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from fake_native import FakeNative
 from infinistore.errors import SetupError
 from infinistore.server.admin import ROUTES, Admin, listen, make_app, openapi_document
+from infinistore.server.scrub import scrub
 
 TOKEN = "s3cret"
 
@@ -129,3 +132,58 @@ async def test_a_taken_port_is_refused_with_the_remedy(native: FakeNative) -> No
         port = taken.getsockname()[1]
         with pytest.raises(SetupError, match=rf"127\.0\.0\.1:{port}.*in use.*--admin-port"):
             await listen(Admin(native, "1"), "127.0.0.1", port)
+
+
+async def test_the_books_are_checked_on_request(open_port: TestClient, native: FakeNative) -> None:
+    assert await (await open_port.get("/integrity")).json() == {"ok": True, "wrong": ""}
+    native.wrong = "shard 3: pins do not add up"
+    answer = await (await open_port.get("/integrity")).json()
+    assert answer == {"ok": False, "wrong": "shard 3: pins do not add up"}
+
+
+async def test_verify_answers_progress_and_names_what_was_damaged(
+    open_port: TestClient, native: FakeNative
+) -> None:
+    native.damaged = [(b"tenant", b"k\xff")]
+    answer = await open_port.post("/verify?rate=100MB/s")
+    assert answer.content_type == "application/x-ndjson"
+    lines = [json.loads(line) for line in (await answer.text()).splitlines()]
+    last = lines[-1]
+    assert (last["values"], last["bytes"], last["total_bytes"]) == (7, 600, 600)
+    assert (last["corrupt"], last["done"]) == (1, True)
+    assert last["damaged"] == [{"namespace": "tenant", "key": "k\\xff"}]
+    assert all(not line["done"] for line in lines[:-1])
+    assert native.calls == [("scrub", 1_000_000)] * 3  # a hundredth of a second each
+
+
+async def test_a_rate_that_is_none_is_refused(open_port: TestClient, native: FakeNative) -> None:
+    for rate in ("fast", "0", "1KB/s"):
+        answer = await open_port.post("/verify", params={"rate": rate})
+        assert answer.status == 400
+    assert native.calls == []
+
+
+async def test_one_verifies_at_a_time_and_ends_when_nobody_listens(
+    open_port: TestClient, native: FakeNative
+) -> None:
+    native.scrub_steps = 1_000_000_000
+    answer = await open_port.post("/verify")
+    await answer.content.readline()
+    second = await open_port.post("/verify")
+    assert second.status == 409
+    answer.close()
+    native.scrub_steps = 0
+    for _ in range(200):
+        if (await open_port.post("/verify")).status == 200:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("the first one goes on")
+
+
+async def test_a_rate_is_kept(native: FakeNative) -> None:
+    native.scrub_steps = 30
+    began = time.monotonic()
+    async for _ in scrub(native, 10_000_000):
+        pass
+    assert len(native.calls) == 30
+    assert time.monotonic() - began >= 29 * 0.01  # 100 KB each: not sooner

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from infinistore.bench.checks import clients, index, latency, limits, peers
+from infinistore.bench.checks import clients, index, integrity, latency, limits, peers
 from infinistore.bench.checks.line import Line, not_measured
 from infinistore.bench.checks.scope import Check, Scope
 from infinistore.errors import InfiniStoreError
@@ -14,6 +14,7 @@ from infinistore.errors import InfiniStoreError
 CHECKS: tuple[Check, ...] = (
     Check("limits", "shares of the machine's limits", limits.find),
     Check("latency", "single calls beside bare round trips", latency.find),
+    Check("integrity", "reading with verification beside without", integrity.find),
     Check("index", "lookups a core, bytes a key", index.find),
     Check("peers", "ahead of other stores and transfer libraries", peers.find),
     Check("clients", "many clients beside one", clients.find),

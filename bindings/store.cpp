@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "bindings/init.h"
-#include "core/store/scrub.h"
+#include "core/store/scrub/scrub.h"
 #include "core/store/store_testing.h"
 
 namespace infinistore {

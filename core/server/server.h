@@ -17,7 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/server/options.h"
-#include "core/store/scrub.h"
+#include "core/store/scrub/scrub.h"
 #include "core/store/store.h"
 #include "core/wire/message.h"
 

@@ -65,6 +65,8 @@ class Admin:
             yield connection.getresponse()
         except InfiniStoreError:
             raise
+        except http.client.IncompleteRead as error:
+            raise ConnectError(f"{self} ended in the middle of its answer") from error
         except (OSError, UnicodeError) as error:
             raise ConnectError(
                 f"no server answers at {self} ({error}); "

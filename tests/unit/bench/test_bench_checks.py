@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infinistore.bench.checks import clients, index, latency, line, peers, report, table
+from infinistore.bench.checks import clients, index, integrity, latency, line, peers, report, table
 from infinistore.bench.checks.line import Line, ahead, as_markdown, as_text, at_least, not_measured
 from infinistore.bench.checks.scope import Check, Scope
 from infinistore.bench.figures import (
@@ -182,6 +182,19 @@ def test_many_clients_stand_beside_one() -> None:
     )
 
 
+def test_verified_reads_may_cost_a_twentieth() -> None:
+    results = CaseResult(Case(256 * KIB, 1024, 64))
+    results.samples[integrity.OFF, "read"] = [Sample(1.0, 0.1)] * 5
+    for seconds, ok in ((1.05, True), (1.06, False)):
+        results.samples[integrity.ON, "read"] = [Sample(seconds, 0.1)] * 5
+        found = integrity.line_of(results, "tcp")
+        assert (found.name, found.target, found.ok) == (
+            "tcp read 256KiB, verified",
+            ">= 0.95",
+            ok,
+        )
+
+
 def latencies_of(get_us: float, exists_us: float, trip_us: float) -> Latencies:
     def rounds(us: float) -> list[list[float]]:
         return [[us * 1e-6] * 10] * 5
@@ -219,4 +232,4 @@ def test_a_check_that_fails_is_one_short_line_and_the_others_still_run(tmp_path:
 def test_every_check_is_in_the_table_once() -> None:
     names = [check.name for check in table.CHECKS]
     assert names == sorted(set(names), key=names.index)
-    assert {"limits", "latency", "index", "peers", "clients"} <= set(names)
+    assert {"limits", "latency", "index", "integrity", "peers", "clients"} <= set(names)

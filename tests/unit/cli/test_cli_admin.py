@@ -10,6 +10,7 @@ import pytest
 
 from infinistore.cli._admin import Admin, find_admin
 from infinistore.cli.status import hit_rate, rows
+from infinistore.cli.verify import report
 from infinistore.errors import AuthError, ConfigError, ConnectError, ProtocolError, StoreError
 
 
@@ -115,3 +116,19 @@ def test_status_shows_what_there_is() -> None:
     assert (shown["keys"], shown["hit rate"]) == ("1,234", "75.0 % of 4 keys asked for")
     assert "sessions" not in shown
     assert hit_rate(0, 0) == "nothing asked"
+
+
+def test_a_verify_says_what_it_saw_and_names_what_it_dropped() -> None:
+    admin = Admin("127.0.0.1", 1)
+    found = {"values": 1234, "bytes": 4096, "corrupt": 0, "seconds": 2.0, "done": True}
+    [line] = report(found, admin, cancelled=False)
+    assert line == "127.0.0.1:1: 1,234 values, 4KiB in 2s: 0 corrupt"
+    damaged = [{"namespace": "", "key": f"k{n}"} for n in range(30)]
+    lines = report({**found, "corrupt": 5000, "damaged": damaged}, admin, cancelled=False)
+    assert lines[1] == "  dropped k0"
+    assert len(lines) == 22
+    assert lines[-1].startswith("  and 4,980 more")
+    named = {**found, "corrupt": 1, "damaged": [{"namespace": "tenant", "key": "k"}]}
+    assert report(named, admin, cancelled=False)[1] == "  dropped k (namespace tenant)"
+    [line] = report({}, admin, cancelled=True)
+    assert line.endswith("so far; cancelled")

@@ -1,4 +1,4 @@
-#include "core/store/scrub.h"
+#include "core/store/scrub/scrub.h"
 
 #include <algorithm>
 

@@ -184,7 +184,7 @@ TEST_CASE("over shared memory few bytes may come in the frame, and are verified"
           peer.send(Opcode::kData, get->header.request_id, encode(data), payload, kFlagDataCopied);
           const auto next = peer.next();  // no DONE
           REQUIRE(next);
-          CHECK(next->header.opcode == (is_damaged ? Opcode::kErase : Opcode::kPing));
+          CHECK(next->header.opcode == (is_damaged ? Opcode::kSuspect : Opcode::kPing));
           peer.send(Opcode::kResult, next->header.request_id,
                     encode(is_damaged ? ResultReply{{Code::kOk}} : ResultReply{}));
           peer.answer_all();

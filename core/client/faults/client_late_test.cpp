@@ -175,6 +175,7 @@ TEST_CASE("DATA for a get that was cancelled goes nowhere, over either transport
   for (const bool shares : {false, true}) {
     CAPTURE(shares);
     const Memory source(3);
+    std::atomic<bool> is_asked{false};
     std::atomic<bool> is_cancelled{false};
     std::atomic<bool> is_done{false};
     const FakeServer server(
@@ -182,6 +183,7 @@ TEST_CASE("DATA for a get that was cancelled goes nowhere, over either transport
           if (shares && !peer.shares_memory()) return;
           const auto get = peer.next();
           if (!get) return;
+          is_asked = true;
           while (!is_cancelled) std::this_thread::yield();
           const auto id = get->header.request_id;
           if (shares) {
@@ -202,6 +204,7 @@ TEST_CASE("DATA for a get that was cancelled goes nowhere, over either transport
     Batch batch(memory.spec(Verb::kGet));
     const auto client = connect_to(server, shares ? TransportChoice::kShm : TransportChoice::kTcp);
     client->submit(batch);
+    while (!is_asked) std::this_thread::yield();
     client->cancel(batch);
     REQUIRE(client->wait(batch, 5 * kSecond));
     CHECK(batch.outcomes == all(3, Code::kCancelled));
@@ -213,6 +216,9 @@ TEST_CASE("DATA for a get that was cancelled goes nowhere, over either transport
     REQUIRE(ping.wait(5 * kSecond));
     CHECK(ping.failure().code == Code::kOk);
     CHECK(memory.bytes == before);
+    for (int i = 0; shares && !is_done && i < 5'000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     CHECK(is_done == shares);  // the server's pins go
   }
 }

@@ -27,6 +27,7 @@ from infinistore import (
     RequestTimeoutError,
     SetupError,
 )
+from pool_damage import damage_pool
 from server_process import ServerProcess
 
 PAGE = 4096
@@ -323,29 +324,12 @@ def test_damaged_bytes_are_noticed_and_dropped(
             break
         time.sleep(0.01)
     assert client.exists(["k0", "k1"]) == [False, True]
+    stats = client.stats()
+    assert (stats["corrupt"], stats["erased"]) == (1, 0)  # what an operator is alerted by
     client.read_cache(target, pages("k", 2), PAGE)
     with pytest.raises(infinistore.KeyNotFound):
         client.sync()
     client.close()
-
-
-def damage_pool(pid: int, mark: bytes) -> None:
-    """Flips a bit behind the one place of the server's pool where `mark` stands."""
-    with open(f"/proc/{pid}/maps") as maps:
-        lines = [line for line in maps if "memfd:infinistore-pool" in line]
-    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
-        for line in lines:
-            begin, end = (int(x, 16) for x in line.split()[0].split("-"))
-            for chunk in range(begin, end, 1 << 20):
-                memory.seek(chunk)
-                found = memory.read(1 << 20).find(mark)
-                if found >= 0:
-                    memory.seek(chunk + found + 100)
-                    byte = memory.read(1)
-                    memory.seek(chunk + found + 100)
-                    memory.write(bytes([byte[0] ^ 1]))
-                    return
-    raise AssertionError("the value is not in the pool")
 
 
 MANNERS = """

@@ -13,6 +13,7 @@ COUNTER_NAMES = (
     "blocks_save_skipped",  # saving was paused, or no store was there
     "blocks_loaded",
     "blocks_load_failed",
+    "blocks_load_corrupt",  # of those: their bytes did not match their checksum
     "bytes_saved",
     "bytes_loaded",
     "tokens_hit",

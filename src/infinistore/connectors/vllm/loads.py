@@ -28,6 +28,7 @@ class LoadedBlocks:
     loaded: int
     failed_ids: list[int]
     causes: frozenset[Code] = frozenset()
+    corrupt: int = 0  # of those that failed
 
 
 @dataclass(slots=True)
@@ -100,7 +101,8 @@ def _outcome(pending: _Pending) -> LoadedBlocks:
     codes = [Code(code) for code in pending.batch.wait(0)]
     failed = [b for b, code in zip(pending.block_ids, codes, strict=True) if code != Code.OK]
     causes = frozenset(code for code in codes if code != Code.OK)
-    return LoadedBlocks(pending.request_id, len(codes) - len(failed), failed, causes)
+    corrupt = codes.count(Code.CORRUPT)
+    return LoadedBlocks(pending.request_id, len(codes) - len(failed), failed, causes, corrupt)
 
 
 class LayerLoads:
@@ -121,6 +123,7 @@ class LayerLoads:
         self._batches: list[Any] = []  # of each piece
         self._noted: set[int] = set()  # the pieces whose outcomes were taken
         self._failed: set[int] = set()
+        self._corrupt: set[int] = set()
         self.causes: set[Code] = set()
         if client is None:
             self._lose(Code.DISCONNECTED)
@@ -168,6 +171,8 @@ class LayerLoads:
             if code != Code.OK:
                 self._failed.add(block_id)
                 self.causes.add(Code(code))
+            if code == Code.CORRUPT:
+                self._corrupt.add(block_id)
 
     @property
     def layer_count(self) -> int:
@@ -178,6 +183,11 @@ class LayerLoads:
     def failed_ids(self) -> set[int]:
         """The engine's blocks of which some layer did not come."""
         return self._failed
+
+    @property
+    def corrupt(self) -> int:
+        """How many of those have a layer whose bytes did not match their checksum."""
+        return len(self._corrupt)
 
     @property
     def loaded(self) -> int:

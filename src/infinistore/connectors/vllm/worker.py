@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from infinistore.connectors._blocks import CacheMap
 from infinistore.connectors.vllm.counters import Counters, Warner
 from infinistore.connectors.vllm.identity import EngineShape
 from infinistore.connectors.vllm.layout import TensorLike, map_caches
 from infinistore.connectors.vllm.link import StoreLink
-from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads
+from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads, LoadedBlocks
 from infinistore.connectors.vllm.metadata import BlockLoad, StepPlan
 from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
 from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
@@ -140,15 +139,17 @@ class WorkerSide:
             return
         for layer in range(load.layer_count):
             self._wait_layer(load, layer)
-        self._count_load(load.loaded, load.failed_ids, load.causes)
+        self._count_load(load)
 
-    def _count_load(self, loaded: int, failed: Any, causes: Any) -> None:
+    def _count_load(self, load: LoadedBlocks | LayerLoads) -> None:
+        loaded, failed = load.loaded, load.failed_ids
         self.counters.add("blocks_loaded", loaded)
         self.counters.add("bytes_loaded", loaded * self.value_bytes)
         if failed:
             self.counters.add("blocks_load_failed", len(failed))
             self._invalid.update(failed)
-            names = ", ".join(sorted(code.name.lower() for code in causes))
+            self.counters.add("blocks_load_corrupt", load.corrupt)
+            names = ", ".join(sorted(code.name.lower() for code in load.causes))
             self._warner.warn("%d blocks did not load (%s): recomputed", len(failed), names)
 
     # Saves.
@@ -195,7 +196,7 @@ class WorkerSide:
             self._asking_wait_s = _ASKING_WAIT_S
         ended = self._loads.take_ended()
         for load in ended:
-            self._count_load(load.loaded, load.failed_ids, load.causes)
+            self._count_load(load)
         return {load.request_id for load in ended}
 
     def take_invalid(self) -> set[int]:

@@ -245,6 +245,7 @@ class FakeClient:
             self.store.leases.pop(lease_id, None)
 
     def abort(self, keys: Sequence[bytes]) -> None:
+        self.store.log.append(("abort", len(keys), 0))
         for key in keys:
             self.store.staged.pop((self.namespace, key), None)
 

@@ -184,7 +184,9 @@ def test_a_block_that_does_not_come_is_reported_with_its_request(
     engine.begin(StepOutput())
     engine.worker.start_loads()
     assert engine.end() == ({"s"}, {OTHERS[3]})
-    assert engine.worker.counters.totals["blocks_load_failed"] == 1
+    totals = engine.worker.counters.totals
+    assert (totals["blocks_load_failed"], totals["blocks_loaded"]) == (1, 4)
+    assert totals["blocks_load_corrupt"] == (code == Code.CORRUPT)
 
 
 def test_a_store_that_dies_between_lookup_and_load_is_a_failed_load(
@@ -263,6 +265,7 @@ def test_a_last_layer_that_fails_keeps_the_value_from_being_sealed(store: FakeSt
         engine.worker.wait_layer(name)
         engine.worker.save_layer(name)
     assert engine.end() == (set(), {OTHERS[0]})
+    assert engine.worker.counters.totals["blocks_load_corrupt"] == 1
     assert len(store.sealed) == 4
     assert not store.staged
     engine.close()
@@ -331,6 +334,25 @@ def test_after_two_lost_steps_saves_pause_and_then_are_tried_again(
     engine.clock.now_s += 6
     engine.prefill(Request("d", PROMPT), BLOCKS)
     assert totals["blocks_saved"] == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "withdraws"),
+    [
+        (Code.DISCONNECTED, False),
+        (Code.TIMEOUT, False),
+        (Code.CLOSED, False),
+        (Code.OUT_OF_MEMORY, True),
+        (Code.ABORTED, True),
+    ],
+)
+def test_nothing_is_withdrawn_over_a_link_that_is_lost(
+    engine: Engine, store: FakeStore, code: Code, withdraws: bool
+) -> None:
+    """Its connection has ended with all that it had staged; a new one would be waited for."""
+    store.write_code = code
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    assert [entry for entry in store.log if entry[0] == "abort"] == [("abort", 5, 0)] * withdraws
 
 
 def test_a_full_store_is_no_reason_to_pause(engine: Engine, store: FakeStore) -> None:

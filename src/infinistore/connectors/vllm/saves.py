@@ -25,7 +25,8 @@ _PAUSE_S, _PAUSE_MAX_S = 5.0, 60.0
 _REFUSALS = frozenset(
     {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.OVERLOADED, Code.ABORTED}
 )
-_LOST = frozenset({Code.DISCONNECTED, Code.CLOSED})
+# The connection is gone (a client closes it when an answer is late), and what it staged with it.
+_LOST = frozenset({Code.DISCONNECTED, Code.TIMEOUT, Code.CLOSED})
 
 
 class SaveGate:
@@ -168,7 +169,7 @@ class StepSave:
             for index, code in zip(sent.indices, sent.result() or (), strict=True):
                 fates[index].add(code, sent.layers)
         report, unfinished = self._report(fates)
-        # A link that was lost withdraws by itself.
+        # A link that was lost withdraws by itself; to say it would wait for another connection.
         if unfinished and self._sent and not report.causes & _LOST:
             self._withdraw(unfinished)
         return report

@@ -227,6 +227,11 @@ PROOFS = (
         by_tests("tests/e2e/test_vllm_pd.py", "tests/e2e/test_vllm_reuse.py"),
     ),
     Proof(
+        "survival",
+        "a vLLM outlives its store: killed, empty, full, damaged, late, silent; tokens stay equal",
+        by_tests("tests/e2e/test_vllm_survival.py"),
+    ),
+    Proof(
         "layerwise",
         "layer k is filled in the server while layer k+1 waits",
         by_tests(

@@ -257,17 +257,53 @@ class Program:
         model = getattr(worker, "worker", worker).model_runner.model
         return getattr(model.model, "decoder", model.model)
 
-    def watch(self) -> str:
-        """Begins to measure how long each of the worker connector's calls takes.
+    def hold_load(self) -> str:
+        """Makes the worker stop once before it asks for blocks, say so, and wait for a line.
 
-        Says "waiting" when the first save is about to be waited for.
+        It says "asked" when it has asked.
+        """
+        connector = self._worker_connector
+        inner = connector.start_load_kv
+
+        def start(*arguments: Any, **more: Any) -> None:
+            if not connector.worker._plan.loads:
+                inner(*arguments, **more)
+                return
+            connector.start_load_kv = inner
+            self.say("loading")
+            sys.stdin.readline()
+            inner(*arguments, **more)
+            self.say("asked")
+
+        connector.start_load_kv = start
+        return "ready"
+
+    def configure(self, save_pause_s: float | None = None, **changes: Any) -> str:
+        """Changes settings of both sides of the connector while nothing runs."""
+        import dataclasses
+
+        from infinistore.connectors.vllm import saves
+
+        for side in (self._scheduler.connector.scheduler, self._worker_connector.worker):
+            side._settings = dataclasses.replace(side._settings, **changes)
+        if save_pause_s is not None:
+            saves._PAUSE_S = saves._PAUSE_MAX_S = save_pause_s
+            self._worker_connector.worker._gate = saves.SaveGate()
+        return "ready"
+
+    def watch(self, tells: bool = True) -> str:
+        """Begins to measure how long each of the worker connector's calls takes, and each step.
+
+        If it `tells`, it says "waiting" when the first save is about to be waited for.
         """
         import time
 
         connector = self._worker_connector
-        first = iter((True,))
-        for name in ("save_kv_layer", "wait_for_save", "wait_for_layer_load", "start_load_kv"):
-            inner = getattr(connector, name)
+        first = iter((tells,))
+        hooks = ("save_kv_layer", "wait_for_save", "wait_for_layer_load", "start_load_kv")
+        engine = self._llm.llm_engine
+        for owner, name in [(engine, "step"), *((connector, hook) for hook in hooks)]:
+            inner = getattr(owner, name)
 
             def timed(*arguments: Any, _name: str = name, _inner: Any = inner, **more: Any) -> Any:
                 if _name == "wait_for_save" and connector.worker._step_save and next(first, False):
@@ -279,12 +315,13 @@ class Program:
                     taken = self._durations.setdefault(_name, [])
                     taken.append(time.monotonic() - began)
 
-            setattr(connector, name, timed)
+            setattr(owner, name, timed)
         return "ready"
 
     def durations(self) -> dict[str, list[float]]:
-        """What `watch` measured."""
-        return self._durations
+        """What `watch` measured since the last call."""
+        taken, self._durations = self._durations, {}
+        return taken
 
     def threads(self) -> dict[str, list[int]]:
         """The CPUs on which each of the process's threads may run, by thread name."""

@@ -31,7 +31,7 @@ bool Suspects::step(Connection& connection) {
       continue;
     }
     const auto request_id = open.request_id;
-    ResultReply reply{.outcomes = std::move(open.outcomes)};
+    const ResultReply reply{.outcomes = std::move(open.outcomes)};
     open_.pop_front();
     connection.send(Opcode::kResult, request_id, encode(reply));
   }

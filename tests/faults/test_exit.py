@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -79,17 +78,18 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", ENDINGS)
 def test_a_process_ends_in_any_order_with_all_still_open(
-    server: ServerProcess, transport: str, tmp_path: Path
+    server: ServerProcess, transport: str, name: str
 ) -> None:
-    for name, ending in ENDINGS.items():
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", OPEN + ending, server.url, transport],
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), name
+    code = OPEN + ENDINGS[name]
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code, server.url, transport],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
     until(lambda: server.stats()["sessions"] == 0)
     until(lambda: server.stats()["reserved_bytes"] + server.stats()["quarantined_bytes"] == 0)
     stats = server.stats()

@@ -209,13 +209,16 @@ def test_a_store_that_does_not_answer(
     step_s = max(before_it["step"])
     record_figure(
         f"a store that is {fault}, {mode}, {transport}",
-        f"tokens equal while it is silent; {shown(first, 'blocks_load_failed')}, then "
-        f"{shown(second, 'lookups_failed', 'blocks_save_failed', 'blocks_save_skipped')}; a step "
-        f"waits up to {1000 * load_s:.0f} ms for loads, {1000 * save_s:.0f} ms for saves; the "
-        f"longest without loads takes {1000 * step_s:.0f} ms",
-        "equal, counted, no step waits for answers that come after 5 s",
-        ok=first["blocks_load_failed"] > 0
-        and second["lookups_failed"] > 0
-        and max(load_s, save_s, step_s) < SILENCE_S,
+        f"tokens equal; {shown(first, 'blocks_load_failed')}, {shown(second, 'lookups_failed')}, "
+        f"{shown(second, 'blocks_save_skipped')}",
+        "equal while it is silent, and counted",
+        ok=first["blocks_load_failed"] > 0 and second["lookups_failed"] > 0,
+    )
+    record_figure(
+        f"steps meanwhile, {fault}, {mode}, {transport}",
+        f"up to {1000 * load_s:.0f} ms for loads, {1000 * save_s:.0f} ms for saves; "
+        f"the longest without loads {1000 * step_s:.0f} ms",
+        "none waits for answers that come after 5 s",
+        ok=max(load_s, save_s, step_s) < SILENCE_S,
     )
     rig.recover()

@@ -62,7 +62,7 @@ TEST_CASE("a flipped byte anywhere in a value is found, and only that value is d
       CAPTURE(at);
       CAPTURE(step);
       Fixture f;
-      const auto space = f.store.intern("of a tenant");
+      const auto space = f.store.intern("of a tenant").value();
       for (int i = 0; i < 50; ++i) put(f.store, 0, name(i), std::string(10'000, 'x'));
       put(f.store, space, "other", std::string(10'000, 'y'));
       f.damage(name(7), at);

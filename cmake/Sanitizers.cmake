@@ -7,3 +7,7 @@ if(INFINISTORE_SANITIZE)
                       -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${INFINISTORE_SANITIZE})
 endif()
+# Counters on every edge, which libFuzzer steers by.
+if(INFINISTORE_LIBFUZZER)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

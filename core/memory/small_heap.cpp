@@ -36,7 +36,7 @@ struct FreeList {
   std::size_t count = 0;
 
   void push(void* memory) noexcept {
-    first = std::construct_at(static_cast<FreeObject*>(memory), first);
+    first = std::construct_at(static_cast<FreeObject*>(memory), FreeObject{first});
     ++count;
   }
   void* pop() noexcept {

@@ -58,7 +58,7 @@ run_target() {
   mkdir -p "$corpus" "$seeds" "$FOUND"
   for job in $(seq "$JOBS"); do
     logs+=("$OUT/$target-$build-$job.log")
-    FUZZ_SEEDS=$seeds "$OUT/$build/tests/fuzz/${target}_fuzz" -runs="$each" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -reload=0 \
+    FUZZ_SEEDS=$seeds "$OUT/$build/tests/fuzz/${target}_fuzz" -runs="$each" -max_len=512 -timeout=20 -rss_limit_mb=2048 -reload=0 \
       -artifact_prefix="$FOUND/$target-" -print_final_stats=1 "$corpus" "$seeds" "tests/fuzz/corpus/$target" \
       >"${logs[-1]}" 2>&1 &
     pids+=($!)

@@ -1,7 +1,8 @@
 """A client that keeps the rules while others break them: writes, reads, and checks every byte.
 
-Runs until its standard input ends, then prints what it did as JSON. What it may be told is ok, a
-miss (its values are evicted like all others) and that there is no room now; anything else ends it.
+Says "ready" after its first turn, runs until its standard input ends, then prints what it did as
+JSON. What it may be told is ok, a miss (its values are evicted like all others) and that there is no
+room now; anything else ends it.
 
     python tests/fuzz/bystander.py URL
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import select
 import sys
+import time
 import zlib
 from typing import Any
 
@@ -21,6 +23,7 @@ from infinistore import Code
 
 PAGE = 8192
 KEYS = 16
+PAUSE_S = 0.02  # it shall be there all the time, not take the time of the attackers
 WRITTEN = {Code.OK, Code.EXISTS, Code.OUT_OF_MEMORY, Code.OVERLOADED}
 READ = {Code.OK, Code.MISSING}
 
@@ -70,6 +73,9 @@ def main() -> None:
             clients = (near, far) if turn % 2 else (far, near)
             one_turn(turn, *clients, counts)
             turn += 1
+            if turn == 1:
+                print("ready", flush=True)
+            time.sleep(PAUSE_S)
     print(json.dumps(counts))
 
 

@@ -160,6 +160,8 @@ class Attack:
             stdout=subprocess.PIPE,
         )
         try:
+            assert bystander.stdout is not None
+            assert bystander.stdout.readline() == b"ready\n", "the bystander cannot begin"
             self._seed += 1
             command = [str(ATTACKER), self.server.address, f"--frames={frames}"]
             command += [f"--seed={self._seed}", f"--jobs={self._jobs}", f"--out={self._folder}"]

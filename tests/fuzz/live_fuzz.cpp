@@ -26,7 +26,7 @@ namespace infinistore::fuzz {
 namespace {
 
 constexpr std::uint64_t kRoundFrames = 20'000;
-constexpr std::size_t kConnections = 12;  // of one process
+constexpr std::size_t kConnections = 24;  // of one process
 
 struct Plan {
   Target target;

@@ -45,7 +45,7 @@ std::vector<std::string> FrameMaker::keys(std::size_t count) {
       continue;
     }
     key.resize(form < 17 ? 1 : form < 19 ? 1 + number(40) : kKeyBytesMax);
-    for (auto& each : key) each = static_cast<char>(random_());
+    key = text_of(noise(key.size()));
   }
   return all;
 }
@@ -133,7 +133,10 @@ Body FrameMaker::hello(const Nonce& nonce) {
 
 Body FrameMaker::noise(std::size_t bytes) {
   Body made(bytes);
-  for (auto& each : made) each = static_cast<std::byte>(random_());
+  for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
+    const auto word = random_();
+    std::memcpy(made.data() + at, &word, std::min(bytes - at, sizeof word));
+  }
   return made;
 }
 

@@ -56,6 +56,7 @@ run_target() {
   local build=$1 target=$2 each=$((($3 + JOBS - 1) / JOBS)) job pid rc=0 reporter pids=() logs=()
   local corpus=$OUT/corpus/$target seeds=$OUT/seeds/$target
   mkdir -p "$corpus" "$seeds" "$FOUND"
+  rm -f "$OUT/$target-$build-"*.log
   for job in $(seq "$JOBS"); do
     logs+=("$OUT/$target-$build-$job.log")
     FUZZ_SEEDS=$seeds "$OUT/$build/tests/fuzz/${target}_fuzz" -runs="$each" -max_len=512 -timeout=20 -rss_limit_mb=2048 -reload=0 \

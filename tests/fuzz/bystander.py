@@ -1,8 +1,8 @@
 """A client that keeps the rules while others break them: writes, reads, and checks every byte.
 
 Says "ready" after its first turn, runs until its standard input ends, then prints what it did as
-JSON. What it may be told is ok, a miss (its values are evicted like all others) and that there is no
-room now; anything else ends it.
+JSON. What it may be told is ok, a miss (its values are evicted like all others) and that there is
+no room now; anything else ends it.
 
     python tests/fuzz/bystander.py URL
 """

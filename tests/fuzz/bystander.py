@@ -23,6 +23,7 @@ from infinistore import Code
 
 PAGE = 8192
 KEYS = 16
+PATIENCE_S = 60.0  # the machine may be busy: a hang is found, slowness is not
 PAUSE_S = 0.02  # it shall be there all the time, not take the time of the attackers
 WRITTEN = {Code.OK, Code.EXISTS, Code.OUT_OF_MEMORY, Code.OVERLOADED}
 READ = {Code.OK, Code.MISSING}
@@ -63,10 +64,11 @@ def one_turn(turn: int, writer: Any, reader: Any, counts: dict[str, int]) -> Non
 
 def main() -> None:
     url = sys.argv[1]
+    settings: dict[str, Any] = {"namespace": "bystander", "progress_timeout_s": PATIENCE_S}
     counts = dict.fromkeys(("written", "read", "refused", "missed"), 0)
     with (
-        infinistore.connect(url, namespace="bystander", transport="shm") as near,
-        infinistore.connect(url, namespace="bystander", transport="tcp") as far,
+        infinistore.connect(url, transport="shm", **settings) as near,
+        infinistore.connect(url, transport="tcp", **settings) as far,
     ):
         turn = 0
         while not select.select([sys.stdin], [], [], 0)[0]:

@@ -165,8 +165,13 @@ class Attack:
             self._seed += 1
             command = [str(ATTACKER), self.server.address, f"--frames={frames}"]
             command += [f"--seed={self._seed}", f"--jobs={self._jobs}", f"--out={self._folder}"]
-            attacked = subprocess.run(command, check=False)
-            assert attacked.returncode == 0, "the attackers found something"
+            with subprocess.Popen(command) as attackers:
+                while attackers.poll() is None and bystander.poll() is None:
+                    time.sleep(0.1)
+                if attackers.poll() is None:
+                    attackers.terminate()
+            assert bystander.poll() is None, "the bystander was disturbed"
+            assert attackers.returncode == 0, "the attackers found something"
             output, _ = bystander.communicate(timeout=60)
             assert bystander.returncode == 0, "the bystander was disturbed"
         finally:

@@ -6,11 +6,13 @@
 // The attackers live in processes that end after a round, so that the server sees clients die.
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -126,7 +128,10 @@ int attack(const Plan& plan) {
     while (!is_bad && running < plan.jobs && figures.frames_taken < plan.frames) {
       const auto seed = random();
       const auto child = ::fork();
-      if (child == 0) ::_exit(run_round(plan, seed, figures));
+      if (child == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // who ends this process ends its attackers
+        ::_exit(run_round(plan, seed, figures));
+      }
       ++running;
     }
     int status = 0;

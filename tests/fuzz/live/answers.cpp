@@ -172,6 +172,7 @@ void Answers::take_answer(const FrameHeader& header, Asked& asked, Bytes body) {
       {Opcode::kAbort, Opcode::kResult},
       {Opcode::kStats, Opcode::kCounters},
       {Opcode::kPing, Opcode::kResult},
+      {Opcode::kSuspect, Opcode::kResult},
   }};
   const bool fits = std::any_of(kAnswers.begin(), kAnswers.end(), [&](const auto& pair) {
     return pair.first == asked.opcode && pair.second == header.opcode;

@@ -228,7 +228,8 @@ void Attacker::add_request(Body& burst) {
     return add(burst, Opcode::kMatch, id, make_.match());
   }
   if (form < 90) {
-    constexpr std::array kWithKeys = {Opcode::kExists, Opcode::kErase, Opcode::kAbort};
+    constexpr std::array kWithKeys = {Opcode::kExists, Opcode::kErase, Opcode::kAbort,
+                                      Opcode::kSuspect};
     const auto opcode = kWithKeys[make_.number(kWithKeys.size())];
     const auto body = make_.keys_request(count);
     answers_.ask(id, {.opcode = opcode, .count = count});

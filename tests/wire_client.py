@@ -12,6 +12,8 @@ from types import TracebackType
 MAGIC = 0x31534649
 HEADER = struct.Struct("<IBBHQIIQ")
 TIMEOUT_S = 10.0
+SUM_STEP = 0x9E3779B97F4A7C15
+U64_MAX = (1 << 64) - 1
 
 HELLO, WELCOME, PUT, GRANT, FILL, RESULT, GET, DATA, DONE, MATCH, MATCHED = range(1, 12)
 EXISTS, ERASE, LEASE, ABORT, STATS, COUNTERS, GOODBYE, ERROR, PING, SUSPECT = range(12, 22)
@@ -27,7 +29,10 @@ UP_TO = 1  # a flag of GET
 def header(
     opcode: int, request_id: int, body: bytes, *, flags: int = 0, payload_bytes: int = 0
 ) -> bytes:
-    return HEADER.pack(MAGIC, 1, opcode, flags, request_id, len(body), 0, payload_bytes)
+    """With the sum of itself and its body (section 1)."""
+    fields = (MAGIC, 1, opcode, flags, request_id, len(body))
+    total = checksum(HEADER.pack(*fields, 0, payload_bytes) + body)
+    return HEADER.pack(*fields, (total * SUM_STEP & U64_MAX) >> 32, payload_bytes)
 
 
 def frame(
@@ -84,10 +89,10 @@ def get(
 
 def checksum(data: bytes) -> int:
     """Section 6, for a range that begins at a value's start."""
-    total, mask = 0, (1 << 64) - 1
+    total, mask = 0, U64_MAX
     padded = data + bytes(-len(data) % 8)
     for index, (word,) in enumerate(struct.iter_unpack("<Q", padded)):
-        mixed = word ^ ((index * 8 + 1) * 0x9E3779B97F4A7C15 & mask)
+        mixed = word ^ ((index * 8 + 1) * SUM_STEP & mask)
         rotated = (word << 32 | word >> 32) & mask
         total = (total + (mixed & 0xFFFFFFFF) * (mixed >> 32) + rotated) & mask
     return total

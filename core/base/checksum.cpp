@@ -27,11 +27,18 @@ std::uint64_t sum_words(std::byte* to, const std::byte* from, std::size_t size,
                         std::uint64_t position) noexcept {
   std::uint64_t sum = 0;
   std::uint64_t key = key_at(position);
-  for (std::size_t at = 0; at < size; at += 8, key += 8 * kKeyStep) {
-    const std::size_t step = size - at < 8 ? size - at : 8;
+  std::size_t at = 0;
+  // Copies of a known size are single instructions, those of another are calls.
+  for (; at + 8 <= size; at += 8, key += 8 * kKeyStep) {
     std::uint64_t word = 0;
-    std::memcpy(&word, from + at, step);
-    if (to != nullptr) std::memcpy(to + at, &word, step);
+    std::memcpy(&word, from + at, 8);
+    if (to != nullptr) std::memcpy(to + at, &word, 8);
+    sum += term(word, key);
+  }
+  if (at < size) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, from + at, size - at);
+    if (to != nullptr) std::memcpy(to + at, &word, size - at);
     sum += term(word, key);
   }
   return sum;

@@ -56,7 +56,8 @@ void FakePeer::send(Opcode opcode, std::uint64_t request_id, const Body& body, c
                                      .flags = flags,
                                      .request_id = request_id,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = payload.size()});
+                                     .payload_bytes = payload.size()},
+                                    body);
   Body all(header.begin(), header.end());
   all.insert(all.end(), body.begin(), body.end());
   all.insert(all.end(), payload.begin(), payload.end());
@@ -76,7 +77,8 @@ void FakePeer::send_fds(Opcode opcode, std::uint64_t request_id, const Body& bod
                                      .flags = 0,
                                      .request_id = request_id,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = 0});
+                                     .payload_bytes = 0},
+                                    body);
   Body all(header.begin(), header.end());
   all.insert(all.end(), body.begin(), body.end());
   iovec piece{all.data(), all.size()};

@@ -111,7 +111,8 @@ Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline dea
                                      .flags = 0,
                                      .request_id = kHelloRequestId,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = 0});
+                                     .payload_bytes = 0},
+                                    body);
   std::vector<std::byte> frame(header.begin(), header.end());
   frame.insert(frame.end(), body.begin(), body.end());
   const auto sent = send_all(socket, frame, deadline);
@@ -126,6 +127,7 @@ Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline dea
   std::vector<std::byte> answer_body(answer->body_bytes);
   received = receive_all(socket, answer_body, fds, deadline);
   if (!received) return received.error();
+  if (!is_intact(raw, answer_body)) return no_server();
   auto greeting = understand(answer->opcode, answer_body);
   if (greeting) greeting->fds = std::move(fds);
   return greeting;

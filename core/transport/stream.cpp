@@ -54,12 +54,13 @@ Code Stream::send(Opcode opcode, std::uint64_t request_id, std::vector<std::byte
   const std::uint64_t copied_bytes = payload == nullptr ? payload_bytes : 0;
   KV_CHECK(copied_bytes <= body.size() && body.size() - copied_bytes <= kBodyBytesMax &&
            payload_bytes <= kPayloadBytesMax);
-  const auto header =
-      encode_header({.opcode = opcode,
-                     .flags = flags,
-                     .request_id = request_id,
-                     .body_bytes = static_cast<std::uint32_t>(body.size() - copied_bytes),
-                     .payload_bytes = payload_bytes});
+  const auto summed = Bytes(body).first(body.size() - copied_bytes);
+  const auto header = encode_header({.opcode = opcode,
+                                     .flags = flags,
+                                     .request_id = request_id,
+                                     .body_bytes = static_cast<std::uint32_t>(summed.size()),
+                                     .payload_bytes = payload_bytes},
+                                    summed);
   body.insert(body.begin(), header.begin(), header.end());
   queued_bytes_ += body.size();
   outgoing_.push_back({.bytes = std::move(body),
@@ -276,22 +277,16 @@ bool Stream::consume_buffer() {
 bool Stream::consume_frame() {
   const std::size_t have = buffered_end_ - buffered_begin_;
   if (have < kHeaderBytes) return false;
-  const auto header = decode_header(Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes));
-  if (!header) {
-    is_deaf_ = true;
-    buffered_begin_ = buffered_end_ = 0;
-    owner_.on_garbage();
-    if (!closes_after_sending_) {
-      fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
-    }
-    return false;
-  }
+  const auto raw = Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes);
+  const auto header = decode_header(raw);
+  if (!header) return refuse_garbage();
   const std::size_t frame_bytes = kHeaderBytes + header->body_bytes;
   if (have < frame_bytes) {
     if (frame_bytes > buffer_.size()) buffer_.resize(frame_bytes);
     return false;
   }
   const auto body = Bytes(buffer_).subspan(buffered_begin_ + kHeaderBytes, header->body_bytes);
+  if (!is_intact(raw, body)) return refuse_garbage();
   buffered_begin_ += frame_bytes;
   Payload* const place = owner_.on_frame(*header, body);
   if (!socket_) return false;
@@ -304,6 +299,17 @@ bool Stream::consume_frame() {
   incoming_ = place;
   incoming_left_ = header->payload_bytes;
   return true;
+}
+
+// What came is no frame, or its bits were changed on the way: where the next begins is unknown.
+bool Stream::refuse_garbage() {
+  is_deaf_ = true;
+  buffered_begin_ = buffered_end_ = 0;
+  owner_.on_garbage();
+  if (!closes_after_sending_) {
+    fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
+  }
+  return false;
 }
 
 // The first bytes of a payload that came together with its frame.

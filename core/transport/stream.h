@@ -100,6 +100,7 @@ class Stream final : public PollTarget {
   bool read_some(bool& has_more);
   bool consume_buffer();
   bool consume_frame();
+  bool refuse_garbage();
   bool receive_payload_from_buffer();
   std::ptrdiff_t receive(iovec* pieces, std::size_t count);
   void keep_fds(msghdr& message);

@@ -55,9 +55,15 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-std::array<std::byte, kHeaderBytes> encode_header(const FrameHeader& header) noexcept;
+// With the sum of header and body in it, so that a changed bit of either is found: one in a key
+// would store a value under another, one in a request id would give bytes to another reader.
+std::array<std::byte, kHeaderBytes> encode_header(const FrameHeader& header, Bytes body) noexcept;
 
-// nullopt: not a frame of this protocol (magic, version, opcode, flags, a bound, a field `zero`).
+// nullopt: not a frame of this protocol (magic, version, opcode, flags, a bound).  Whether its bits
+// are those that were sent, is_intact() says once the body is there.
 std::optional<FrameHeader> decode_header(Bytes bytes) noexcept;
+
+// Whether the sum in an encoded header is that of itself and its body.
+bool is_intact(Bytes header, Bytes body) noexcept;
 
 }  // namespace infinistore

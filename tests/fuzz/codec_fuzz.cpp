@@ -38,7 +38,7 @@ void either(Bytes body) {
 
 void header(Bytes bytes) {
   const auto header = decode_header(bytes);
-  if (header) KV_CHECK(decode_header(encode_header(*header)) == header);
+  if (header) KV_CHECK(decode_header(encode_header(*header, {})) == header);
 }
 
 std::vector<Body> sample_headers() {
@@ -48,7 +48,8 @@ std::vector<Body> sample_headers() {
                                     .flags = 0,
                                     .request_id = opcode,
                                     .body_bytes = 8,
-                                    .payload_bytes = 0});
+                                    .payload_bytes = 0},
+                                   {});
     all.emplace_back(raw.begin(), raw.end());
   }
   return all;

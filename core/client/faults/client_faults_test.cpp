@@ -149,7 +149,8 @@ TEST_CASE("a server that dies or stalls within the bytes of a frame ends the get
                                              .flags = kFlagDataCopied,
                                              .request_id = get->header.request_id,
                                              .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                             .payload_bytes = 3 * kBlock});
+                                             .payload_bytes = 3 * kBlock},
+                                            body);
           Body part(header.begin(), header.end());
           part.insert(part.end(), body.begin(), body.end());
           part.resize(part.size() + kBlock + 7);

@@ -174,12 +174,14 @@ TEST_CASE("what a vanished client had begun is given back at once") {
     auto peer = harness.connect();
     peer.put({layer("staged", 0, 2)});
     const auto put = peer.begin_put({{"k", std::string(100'000, 'x')}});
+    const auto fill = encode(FillRequest{.granted_count = 1});
     peer.send_bytes(encode_header({.opcode = Opcode::kFill,
                                    .flags = 0,
                                    .request_id = put.request_id,
                                    .body_bytes = 4,
-                                   .payload_bytes = 100'008}));
-    peer.send_bytes(encode(FillRequest{.granted_count = 1}));
+                                   .payload_bytes = 100'008},
+                                  fill));
+    peer.send_bytes(fill);
     peer.send_bytes(bytes_of(std::string(50'000, 'x')));
     peer.hang_up();
     CHECK(harness.sessions_are(0));

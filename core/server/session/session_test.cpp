@@ -288,7 +288,8 @@ TEST_CASE("a client that hangs up in the middle of a frame leaves nothing") {
                                        .flags = 0,
                                        .request_id = 1,
                                        .body_bytes = 1000,
-                                       .payload_bytes = 0});
+                                       .payload_bytes = 0},
+                                      Body(1000));
     peer.send_bytes(header);
     peer.hang_up();
     CHECK(harness.sessions_are(0));

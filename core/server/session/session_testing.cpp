@@ -83,7 +83,8 @@ void Peer::send_as(std::uint64_t request_id, Opcode opcode, const Body& body, By
                                      .flags = flags,
                                      .request_id = request_id,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = payload.size()});
+                                     .payload_bytes = payload.size()},
+                                    body);
   Body frame(header.begin(), header.end());
   frame.insert(frame.end(), body.begin(), body.end());
   send_bytes(frame);

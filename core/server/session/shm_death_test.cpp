@@ -27,7 +27,8 @@ Body framed(Opcode opcode, std::uint64_t request_id, const Body& body) {
                                      .flags = 0,
                                      .request_id = request_id,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = 0});
+                                     .payload_bytes = 0},
+                                    body);
   Body frame(header.begin(), header.end());
   frame.insert(frame.end(), body.begin(), body.end());
   return frame;

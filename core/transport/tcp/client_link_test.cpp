@@ -178,7 +178,8 @@ TEST_CASE("what is received lies in its segments and is checked, wherever it is 
                                .flags = 0,
                                .request_id = 1,
                                .body_bytes = 0,
-                               .payload_bytes = payload.size()}));
+                               .payload_bytes = payload.size()},
+                              {}));
   append(frame, payload);
 
   for (std::size_t at = 0; at < frame.size();) {

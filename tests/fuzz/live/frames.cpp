@@ -145,7 +145,8 @@ std::array<std::byte, kHeaderBytes> FrameMaker::bad_header() {
                             .flags = 0,
                             .request_id = random_(),
                             .body_bytes = 0,
-                            .payload_bytes = 0});
+                            .payload_bytes = 0},
+                           {});
   const auto set = [&raw](std::size_t at, auto value) {
     std::memcpy(raw.data() + at, &value, sizeof value);
   };
@@ -163,7 +164,7 @@ std::array<std::byte, kHeaderBytes> FrameMaker::bad_header() {
       set(6, static_cast<std::uint16_t>(1u << (2 + number(14))));  // a flag that no opcode has
       break;
     case 4:
-      set(20, static_cast<std::uint32_t>(1 + number(1u << 31)));  // zero
+      set(20, static_cast<std::uint32_t>(1 + number(1u << 31)));  // sum
       break;
     case 5:
       set(16, static_cast<std::uint32_t>(kBodyBytesMax + 1 + number(1u << 31)));
@@ -232,7 +233,7 @@ void FrameMaker::scramble(Body& frame) {
 void append_frame(Body& to, const FrameHeader& header, Bytes body) {
   auto full = header;
   full.body_bytes = static_cast<std::uint32_t>(body.size());
-  const auto raw = encode_header(full);
+  const auto raw = encode_header(full, body);
   to.insert(to.end(), raw.begin(), raw.end());
   to.insert(to.end(), body.begin(), body.end());
 }

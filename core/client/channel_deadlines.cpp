@@ -66,6 +66,9 @@ void Channel::check_deadlines(Nanos now) {
                                    [&](const auto& entry) { return due(entry.second) <= now; });
   if (!is_over) return;
   counters_.timeouts.fetch_add(1, std::memory_order_relaxed);
+  // The turn is ours, so nobody copies.  The server hears of it once it goes on, and what it grants
+  // or has granted until then is free at once; else it would be so when this process ends.
+  if (link_->shares_memory()) stream_->send(Opcode::kGoodbye, next_id_++, {});
   // The whole connection goes: only so is the memory of what is under way fenced at once.
   stream_->close({Code::kTimeout, "the server did not answer in time"});
 }

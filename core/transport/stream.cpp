@@ -50,6 +50,7 @@ Stream::~Stream() {
 Code Stream::send(Opcode opcode, std::uint64_t request_id, std::vector<std::byte> body,
                   std::uint16_t flags, Payload* payload, std::uint64_t payload_bytes) {
   if (!socket_ || is_close_due_ || closes_after_sending_) return Code::kClosed;
+  if (is_mute_) return Code::kOk;  // as all that is queued when the end comes
   if (queued_bytes_ + body.size() > kSendQueueBytesMax) return Code::kOverloaded;
   const std::uint64_t copied_bytes = payload == nullptr ? payload_bytes : 0;
   KV_CHECK(copied_bytes <= body.size() && body.size() - copied_bytes <= kBodyBytesMax &&
@@ -112,6 +113,10 @@ void Stream::close(Error reason) {
 }
 
 bool Stream::deliver() {
+  if (is_mute_ && socket_) {
+    if (!is_paused_) read_ready();
+    if (socket_) fail(Code::kDisconnected, "the peer closed the connection");
+  }
   if (is_resumed_ && socket_ && !is_paused_) {
     is_resumed_ = false;
     consume_buffer();
@@ -339,13 +344,26 @@ void Stream::write_ready() {
     const std::ptrdiff_t put = transmit(outgoing_.front());
     if (put < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-      fail(Code::kDisconnected, std::strerror(errno));
+      fall_mute(std::strerror(errno));
       return;
     }
     moved_bytes_ += static_cast<std::uint64_t>(put);
     finish_sent();
   }
   if (socket_ && outgoing_.empty() && closes_after_sending_) finish();
+}
+
+// The peer has ended, and nothing reaches it any more.  What it said before is worth hearing: that
+// a payload is whole, that it writes no more, or why it ended.  deliver() reads it, and closes.
+void Stream::fall_mute(const char* what) {
+  if (closes_after_sending_ || is_deaf_) {
+    fail(Code::kDisconnected, what);
+    return;
+  }
+  is_mute_ = true;
+  outgoing_.clear();
+  queued_bytes_ = 0;
+  poller_.wake();
 }
 
 std::ptrdiff_t Stream::transmit(Outgoing& first) {

@@ -108,6 +108,7 @@ class Stream final : public PollTarget {
   std::ptrdiff_t transmit(Outgoing& first);
   void take_sent(std::size_t left);
   void finish_sent();
+  void fall_mute(const char* what);
   void update_interest();
   void finish();
   void fail(Code code, const char* what);
@@ -126,6 +127,7 @@ class Stream final : public PollTarget {
   bool expects_fds_ = false;
   bool is_paused_ = false;
   bool is_deaf_ = false;     // since what came was no frame
+  bool is_mute_ = false;     // since the peer took nothing any more
   bool is_resumed_ = false;  // frames may wait in the buffer
 
   std::deque<Outgoing> outgoing_;

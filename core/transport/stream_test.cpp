@@ -248,6 +248,19 @@ TEST_CASE("a paused stream hears nothing, and everything once it goes on") {
   REQUIRE(ends.until([&] { return ends.other_owner.frames.size() == 3; }));
 }
 
+TEST_CASE("what a peer said before its end is heard, though nothing can be said to it any more") {
+  Ends ends;
+  for (std::uint64_t id = 1; id <= 2; ++id) ends.one->send(Opcode::kPing, id, {});
+  ends.one->close({Code::kClosed, "gone"});
+  // Nothing has been read yet: the end shows first where it is written to.
+  CHECK(ends.other->send(Opcode::kPing, 7, {}) == Code::kOk);
+  CHECK(ends.other->send(Opcode::kPing, 8, {}) == Code::kOk);
+  REQUIRE(ends.until([&] { return !ends.other_owner.ends.empty(); }));
+  CHECK(ends.other_owner.frames.size() == 2);
+  CHECK(ends.other_owner.ends[0].code == Code::kDisconnected);
+  CHECK(ends.other->send(Opcode::kPing, 9, {}) == Code::kClosed);
+}
+
 TEST_CASE("what a peer does not read is bounded") {
   Ends ends;
   ends.other->pause_reading(true);

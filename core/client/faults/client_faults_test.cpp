@@ -67,6 +67,45 @@ TEST_CASE("a server that breaks the protocol loses the connection, and nothing e
   }
 }
 
+TEST_CASE(
+    "a deadline that passes over shared memory ends in GOODBYE: nothing is written any more") {
+  for (const auto verb : {Verb::kPut, Verb::kGet}) {
+    std::vector<Opcode> heard;
+    const auto outcomes = run(
+        [&](FakePeer& peer) {
+          if (!peer.shares_memory()) return;
+          while (const auto frame = peer.next()) heard.push_back(frame->header.opcode);
+        },
+        verb, 1, 1 << 20);
+    CHECK(outcomes == all(1, Code::kTimeout));
+    CHECK(heard == std::vector{verb == Verb::kPut ? Opcode::kPut : Opcode::kGet, Opcode::kGoodbye});
+  }
+}
+
+TEST_CASE("bytes that were copied after the connection's end are no damage of the value's") {
+  constexpr std::size_t kPool = 1 << 20;
+  const std::vector<Extents> extents = {{{0, 0, kBlock}}};
+  const auto outcome = [&](bool ends) {
+    return run(
+               [&](FakePeer& peer) {
+                 if (!peer.shares_memory()) return;
+                 const auto get = peer.next();
+                 if (!get) return;
+                 // Zeros, whose sum is not 0.
+                 peer.send(Opcode::kData, get->header.request_id, data_reply(1, kBlock, extents));
+                 while (!ends && peer.next()) {
+                 }
+               },
+               Verb::kGet, 1, kPool)
+        .front();
+  };
+  CHECK(outcome(false) == Code::kCorrupt);
+  // The client may be quicker than the end: then it is damage.
+  Code code = Code::kCorrupt;
+  for (int i = 0; i < 200 && code == Code::kCorrupt; ++i) code = outcome(true);
+  CHECK(code == Code::kDisconnected);
+}
+
 TEST_CASE("memory that the server names is checked before it is touched") {
   constexpr std::size_t kPool = 1 << 20;
   const std::vector<Extents> wrong = {

@@ -45,7 +45,8 @@ ServerOptions convert(nb::handle options) {
           .stage_share = option<double>(options, "stage_share"),
           .lease_max_s = option<double>(options, "lease_max_s"),
           .sessions_max = option<std::uint32_t>(options, "sessions_max"),
-          .version = option<std::string>(options, "version")};
+          .version = option<std::string>(options, "version"),
+          .without_fencing = option<bool>(options, "without_fencing")};
 }
 
 nb::dict start(Server& server) {

@@ -21,6 +21,8 @@ struct ServerOptions {
   double lease_max_s;
   std::uint32_t sessions_max;
   std::string version;  // told to clients
+  // For tests that must see its harm: what a vanished writer may still touch is reused at once.
+  bool without_fencing;
 };
 
 }  // namespace infinistore

@@ -24,7 +24,8 @@ ServerOptions some_options() {
           .stage_share = 0.25,
           .lease_max_s = 300,
           .sessions_max = 10,
-          .version = "test"};
+          .version = "test",
+          .without_fencing = false};
 }
 
 std::uint64_t counter(const Server& server, std::string_view name) {

@@ -75,6 +75,7 @@ void Session::on_close(const Error& reason) {
   gets_.drop_all();
   suspects_.drop_all();
   auto fence = connection_->take_fence();
+  if (context_.options.without_fencing) fence = {};
   auto remains = puts_.drop_all(!fence);
   if (!remains.empty()) {
     host_.metrics().unfenced_ends.add();

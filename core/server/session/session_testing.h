@@ -86,6 +86,7 @@ struct HarnessOptions {
   std::uint64_t pool_bytes = 8u << 20;
   std::string token = {};
   double stage_timeout_s = 30;
+  bool without_fencing = false;
   double lease_max_s = 300;
   Loopback::Options faults = {};  // of loopback connections
 };

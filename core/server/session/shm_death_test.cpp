@@ -91,7 +91,9 @@ class Writer {
 };
 
 struct Fixture {
-  Fixture() : path("/tmp/infinistore-test-" + std::to_string(::getpid()) + ".sock") {
+  explicit Fixture(testing::HarnessOptions options = {})
+      : harness{"shm", std::move(options)},
+        path("/tmp/infinistore-test-" + std::to_string(::getpid()) + ".sock") {
     auto made = listen_unix(path);
     REQUIRE(made.ok());
     listener = std::move(made).value();
@@ -113,7 +115,7 @@ struct Fixture {
   void serve_one() { harness.serve(UniqueFd(::accept(listener.get(), nullptr, nullptr))); }
   StoreCounters counters() { return harness.store().counters(); }
 
-  Harness harness{"shm"};
+  Harness harness;
   std::string path;
   UniqueFd listener;
 };
@@ -160,6 +162,20 @@ TEST_CASE("a writer that hangs up but lives keeps its granted memory out of use 
   CHECK(f.harness.worker().metrics().unfenced_ends.get() == 1);
   writer.kill();
   CHECK(f.harness.eventually([&] { return f.counters().quarantined_bytes == 0; }));
+}
+
+TEST_CASE("without fences, for tests only, what a living writer may still touch is free at once") {
+  testing::HarnessOptions options;
+  options.without_fencing = true;
+  Fixture f(options);
+  Writer writer(f.path, f.words(), Way::kHangsUp);
+  f.serve_one();
+  CHECK(f.harness.eventually([&] { return f.counters().reserved_bytes >= 300'000; }));
+  writer.hang_up();
+  writer.await();
+  CHECK(f.harness.sessions_are(0));
+  CHECK(f.counters().reserved_bytes == 0);
+  CHECK(f.counters().quarantined_bytes == 0);
 }
 
 TEST_CASE("GOODBYE says that nothing is written any more: its memory is free at once") {

@@ -49,6 +49,7 @@ class ServerOptions:
     lease_max_s: float
     sessions_max: int
     version: str
+    without_fencing: bool  # for tests only
 
     def __repr__(self) -> str:
         return "ServerOptions(...)"  # it holds the token
@@ -71,6 +72,7 @@ def options_for(plan: Plan, version: str) -> ServerOptions:
         lease_max_s=config.lease_max_s,
         sessions_max=config.sessions_max,
         version=version,
+        without_fencing=plan.without_fencing,
     )
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,7 @@ POOL_STEP = 2 * MIB  # the largest page; also a huge page
 WORKERS_DEFAULT_MAX = 8
 FILES_PER_SESSION = 2  # its socket; over shared memory also its client's process
 FILES_BESIDE = 256  # the pool's regions, listeners, pollers, admin connections
+UNFENCED_VARIABLE = "INFINISTORE_UNSAFE_WITHOUT_FENCING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Plan:
     pool_bytes: int
     workers: int
     token: str = field(repr=False)
+    without_fencing: bool = False
 
 
 def plan(config: ServerConfig) -> Plan:
@@ -54,7 +57,19 @@ def plan(config: ServerConfig) -> Plan:
         pool_bytes=choose_pool(config, read_memory(), read_limits()),
         workers=config.workers or choose_workers(len(os.sched_getaffinity(0))),
         token=token,
+        without_fencing=fencing_is_off(os.environ),
     )
+
+
+def fencing_is_off(environ: Mapping[str, str]) -> bool:
+    """Whether a test wants to see what goes wrong without fences. No setting: no user wants it."""
+    is_off = environ.get(UNFENCED_VARIABLE, "") == "1"
+    if is_off:
+        logger.warning(
+            "%s=1: memory of vanished writers is reused at once; values WILL be damaged",
+            UNFENCED_VARIABLE,
+        )
+    return is_off
 
 
 def resolve(host: str, setting: str) -> str:

@@ -17,6 +17,7 @@ from infinistore.server.startup import (
     choose_pool,
     choose_socket,
     choose_workers,
+    fencing_is_off,
     plan,
     resolve,
 )
@@ -145,3 +146,15 @@ def test_the_soft_limit_of_open_files_is_raised_for_the_sessions(
     allow_open_files(1000)
     assert made == ([] if after is None else [after])
     assert ("ulimit -n is" in caplog.text) == is_short
+
+
+@pytest.mark.parametrize(
+    ("value", "is_off"), [("", False), ("0", False), ("yes", False), ("1", True)]
+)
+def test_fences_are_left_out_only_when_asked_for_and_loudly(
+    value: str, is_off: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert fencing_is_off({"INFINISTORE_UNSAFE_WITHOUT_FENCING": value}) is is_off
+    assert fencing_is_off({}) is False
+    warnings = [r.levelname for r in caplog.records if "WILL be damaged" in r.message]
+    assert warnings == ["WARNING"] * is_off

@@ -1,5 +1,6 @@
 #include "core/client/dial.h"
 
+#include <poll.h>
 #include <sys/random.h>
 
 #include "core/transport/boot_id.h"
@@ -57,6 +58,22 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   return dialled;
 }
 
+bool has_ended(int socket) noexcept {
+  constexpr int kPatienceMs = 10;  // a server's connections end one after the other
+  pollfd ended{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&ended, 1, kPatienceMs) > 0;
+}
+
+// A server that is slow, full, or going is no lack of this machine's: the next try may succeed.
+Error why_not_shared(const Error& cause, int tcp_socket) {
+  const bool passes = cause.code == Code::kTimeout || cause.code == Code::kOverloaded ||
+                      cause.code == Code::kDraining ||
+                      (cause.code == Code::kDisconnected && has_ended(tcp_socket));
+  if (passes) return cause;
+  return {Code::kSetup,
+          "shared memory cannot be used: " + cause.message + "; transport=\"auto\" takes TCP then"};
+}
+
 }  // namespace
 
 ClientIdentity make_client_identity() {
@@ -79,8 +96,7 @@ Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identit
     auto shared = dial_shared(options, identity, *greeting);
     if (shared) return shared;
     if (choice == TransportChoice::kShm) {
-      return Error{Code::kSetup, "shared memory cannot be used: " + shared.error().message +
-                                     "; transport=\"auto\" takes TCP then"};
+      return why_not_shared(shared.error(), socket->get());
     }
     server.no_sharing_reason = shared.error().message;
   }

@@ -1,5 +1,5 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
-.PHONY: setup build test check fuzz fmt demo bench bench-check bench-sweep bench-vllm derive-eviction clean must-hold
+.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm derive-eviction clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%)
 PROOFS := demo vllm survival layerwise cpu peers kill faults eviction bench manners clone
@@ -15,6 +15,8 @@ EXECUTIONS ?= 100000000
 FRAMES ?= 10000000
 fuzz: build; @scripts/fuzz.sh $(EXECUTIONS) $(FRAMES)
 demo: build;  @scripts/demo.sh
+# make chaos MINUTES=n, FENCING=off, SEED=text: docs/chaos.md.
+chaos: build; @scripts/chaos.sh
 bench: build; @scripts/bench.sh
 # What cannot be installed is reported as short, or as missing.
 bench-check: build; @scripts/bench_check.sh $(PEERS)

@@ -20,7 +20,8 @@ void turn_away(int socket, const Error& reason) {
                                      .flags = 0,
                                      .request_id = 0,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = 0});
+                                     .payload_bytes = 0},
+                                    body);
   Body frame(header.begin(), header.end());
   frame.insert(frame.end(), body.begin(), body.end());
   [[maybe_unused]] const auto put =

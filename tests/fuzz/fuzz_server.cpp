@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
                               .stage_share = 0.25,
                               .lease_max_s = 300,
                               .sessions_max = 1024,
-                              .version = "fuzz"});
+                              .version = "fuzz",
+                              .without_fencing = false});
   const auto started = server.start();
   if (!started) {
     std::fprintf(stderr, "%s\n", started.error().message.c_str());

@@ -21,6 +21,7 @@ from figures import RecordFigure
 from pool_damage import damage_pool
 from proxy import Proxy
 from server_process import ServerProcess
+from waiting import until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -169,7 +170,8 @@ def test_one_byte_that_is_damaged_on_its_way(
         "equal, 1 corrupt",
         ok=(counted["blocks_load_failed"], counted["blocks_load_corrupt"]) == (1, 1),
     )
-    assert server.stats()["corrupt"] == 1
+    until(lambda: server.stats()["false_alarms"] == 1)  # the server's own bytes are right
+    assert server.stats()["corrupt"] == 0
     rig.recover()
 
 

@@ -28,10 +28,10 @@ url, transport = sys.argv[1:3]
 cache = np.ones(2000 * 4096, np.uint8)
 one = infinistore.connect(url, "exit", transport=transport)
 two = infinistore.connect(url, "exit", transport=transport)
+one.write_cache(cache, [("begun", 0)], 4096, value_bytes=8192).wait()  # half: reads of it wait
 blocks = [(f"{id(one)}-{i}", i * 4096) for i in range(2000)]
 write = one.write_cache(cache, blocks, 4096)
 read = two.read_cache(cache, blocks, 4096, wait_s=30)
-one.write_cache(cache, [("begun", 0)], 4096, value_bytes=8192)
 never = two.read_cache(cache, [("begun", 0)], 4096, wait_s=60)
 lookup = two.lookup(["begun"], lease_s=30)
 """

@@ -21,7 +21,7 @@ struct Asked {
   Opcode opcode = Opcode::kPing;
   std::size_t count = 0;                  // of keys: outcomes in the answer
   WireRanges ranges = {};                 // PUT
-  bool may_wait = false;                  // GET: others' answers may come first
+  bool may_wait = false;                  // GET, SUSPECT: others' answers may come first
   bool is_granted = false;                // PUT
   std::vector<std::size_t> granted = {};  // the items to fill
 };

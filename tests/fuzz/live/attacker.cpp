@@ -232,7 +232,9 @@ void Attacker::add_request(Body& burst) {
                                       Opcode::kSuspect};
     const auto opcode = kWithKeys[make_.number(kWithKeys.size())];
     const auto body = make_.keys_request(count);
-    answers_.ask(id, {.opcode = opcode, .count = count});
+    // SUSPECT is worked off in slices, between which others are answered.
+    const bool may_wait = opcode == Opcode::kSuspect;
+    answers_.ask(id, {.opcode = opcode, .count = count, .may_wait = may_wait});
     return add(burst, opcode, id, body);
   }
   if (form < 95) {

@@ -120,7 +120,7 @@ nb::dict found(const Scrub& scrub) {
 
 void init_server(nb::module_& module) {
   nb::class_<Scrub>(module, "Scrub", "A walk over all values that compares them with their sums.")
-      .def("step", &Scrub::step, nb::arg("bytes_max"), nb::call_guard<nb::gil_scoped_release>(),
+      .def("step", &Scrub::step, nb::arg("bytes_max"), nb::call_guard<Unlocked>(),
            "Sums so many bytes at most; False: all is seen.")
       .def("found", &found, "Values and bytes seen; how many were damaged and dropped, and which.");
   nb::class_<Server>(module, "Server", "The store and the threads that serve it.")
@@ -146,7 +146,7 @@ void init_server(nb::module_& module) {
           },
           nb::arg("namespace").none(), nb::call_guard<Unlocked>(),
           "The keys of a namespace, or of all.")
-      .def("check_integrity", &Server::check_integrity, nb::call_guard<nb::gil_scoped_release>(),
+      .def("check_integrity", &Server::check_integrity, nb::call_guard<Unlocked>(),
            "What is wrong with the books, empty if nothing; everybody waits meanwhile.")
       .def("scrub", &Server::make_scrub, nb::keep_alive<0, 1>(), "A new walk over all values.")
       .def("staged", &staged, nb::arg("count_max") = 1000,

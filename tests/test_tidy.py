@@ -68,6 +68,7 @@ BANNED = {
     r"\bnew\s+[A-Z]\w*[\s({]": "std::make_unique",
     r"\bdelete\s+\w+;": "an owner",
     r"\busing namespace\b(?! \w+::literals;)": "names",
+    r"\bgil_scoped_release\b": "Unlocked, which survives Python's end",
     r"\bshared_ptr\b": "an owner and borrowers",
     r"\bTODO\b(?!\((?:perf|cleanup|test)\): )": "TODO(perf|cleanup|test): why",
 }

@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/random.h>
 
+#include <chrono>
+
 #include "core/transport/boot_id.h"
 #include "core/transport/client_hello.h"
 #include "core/transport/shm/client_dial.h"
@@ -58,17 +60,16 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   return dialled;
 }
 
-bool has_ended(int socket) noexcept {
-  constexpr int kPatienceMs = 10;  // a server's connections end one after the other
-  pollfd ended{.fd = socket, .events = POLLRDHUP, .revents = 0};
-  return ::poll(&ended, 1, kPatienceMs) > 0;
-}
+// A server's connections end one after the other.
+constexpr auto kEndsWithin = std::chrono::milliseconds(10);
 
 // A server that is slow, full, or going is no lack of this machine's: the next try may succeed.
 Error why_not_shared(const Error& cause, int tcp_socket) {
-  const bool passes = cause.code == Code::kTimeout || cause.code == Code::kOverloaded ||
-                      cause.code == Code::kDraining ||
-                      (cause.code == Code::kDisconnected && has_ended(tcp_socket));
+  const auto until = std::chrono::steady_clock::now() + kEndsWithin;
+  const bool passes =
+      cause.code == Code::kTimeout || cause.code == Code::kOverloaded ||
+      cause.code == Code::kDraining ||
+      (cause.code == Code::kDisconnected && wait_ready(tcp_socket, POLLRDHUP, until));
   if (passes) return cause;
   return {Code::kSetup,
           "shared memory cannot be used: " + cause.message + "; transport=\"auto\" takes TCP then"};

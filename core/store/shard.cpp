@@ -8,7 +8,7 @@ namespace infinistore {
 namespace {
 
 // What the entry's field can count.
-constexpr std::uint8_t kHoldsMax = 127;  // what the field holds
+constexpr std::uint8_t kHoldsMax = 127;
 
 }  // namespace
 

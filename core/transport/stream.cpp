@@ -158,11 +158,6 @@ void Stream::fail(Code code, const char* what) {
   close(has_parted_ ? std::move(reason_) : Error{code, what});
 }
 
-bool Stream::has_peer_ended() const noexcept {
-  pollfd socket{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
-  return !socket_ || (::poll(&socket, 1, 0) > 0 && socket.revents != 0);
-}
-
 void Stream::update_interest() {
   if (!socket_) return;
   std::uint32_t wanted = 0;

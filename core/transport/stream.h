@@ -76,8 +76,6 @@ class Stream final : public PollTarget {
   // Whether the peer has closed by now, whatever is left to be read of it.  Unix sockets only.
   bool peer_has_closed() const noexcept;
   int fd() const noexcept { return socket_.get(); }
-  // Whether the peer has ended its half, though what it sent before may not all be read yet.
-  bool has_peer_ended() const noexcept;
   // Bytes moved in either direction so far: progress, for deadlines.
   std::uint64_t moved_bytes() const noexcept { return moved_bytes_; }
   std::size_t queued_bytes() const noexcept { return queued_bytes_; }

@@ -258,14 +258,7 @@ void Attacker::add_put(Body& burst) {
   add(burst, Opcode::kPut, id, body);
 }
 
-// FILL and DONE of a request that is not open: ignored, its payload too.
-void Attacker::add_late_word(Body& burst) {
-  const auto id = make_.one_in(2) ? next_id() : make_.random()() | (std::uint64_t{1} << 63);
-  if (make_.one_in(3)) return add(burst, Opcode::kDone, id, {});
-  FillRequest fill{.granted_count = static_cast<std::uint32_t>(make_.number(5))};
-  if (shared_memory_) fill.checksums.resize(fill.granted_count);
-  if (make_.one_in(3)) return add(burst, Opcode::kFill, id, encode(fill), kFlagFillCancelled);
-  const auto payload = make_.noise(shared_memory_ ? 0 : make_.number(3000));
+void Attacker::add_fill(Body& burst, std::uint64_t id, const FillRequest& fill, Bytes payload) {
   append_frame(burst,
                {.opcode = Opcode::kFill,
                 .flags = 0,
@@ -275,6 +268,16 @@ void Attacker::add_late_word(Body& burst) {
                encode(fill));
   burst.insert(burst.end(), payload.begin(), payload.end());
   ++burst_frames_;
+}
+
+// FILL and DONE of a request that is not open: ignored, its payload too.
+void Attacker::add_late_word(Body& burst) {
+  const auto id = make_.one_in(2) ? next_id() : make_.random()() | (std::uint64_t{1} << 63);
+  if (make_.one_in(3)) return add(burst, Opcode::kDone, id, {});
+  FillRequest fill{.granted_count = static_cast<std::uint32_t>(make_.number(5))};
+  if (shared_memory_) fill.checksums.resize(fill.granted_count);
+  if (make_.one_in(3)) return add(burst, Opcode::kFill, id, encode(fill), kFlagFillCancelled);
+  add_fill(burst, id, fill, make_.noise(shared_memory_ ? 0 : make_.number(3000)));
 }
 
 std::uint64_t Attacker::granted_bytes(const Asked& asked) const {
@@ -313,16 +316,7 @@ void Attacker::add_fill(Body& burst) {
     for (auto& sum : asked.granted) fill.checksums.push_back(make_.random()() + sum);
     add(burst, Opcode::kFill, id, encode(fill));
   } else {
-    const auto payload = fill_payload(asked, bytes);
-    append_frame(burst,
-                 {.opcode = Opcode::kFill,
-                  .flags = 0,
-                  .request_id = id,
-                  .body_bytes = 0,
-                  .payload_bytes = payload.size()},
-                 encode(fill));
-    burst.insert(burst.end(), payload.begin(), payload.end());
-    ++burst_frames_;
+    add_fill(burst, id, fill, fill_payload(asked, bytes));
   }
   ++figures_.fills;
   // Said again it is late: nobody waits for it.

@@ -38,6 +38,7 @@ class Attacker {
   void begin_burst();
   void add_request(Body& burst);
   void add_put(Body& burst);
+  void add_fill(Body& burst, std::uint64_t id, const FillRequest& fill, Bytes payload);
   void add_late_word(Body& burst);
   void add_fill(Body& burst);
   void add_done(Body& burst);

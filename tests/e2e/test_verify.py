@@ -67,6 +67,22 @@ def verify(server: ServerProcess, *words: str) -> subprocess.CompletedProcess[st
     return subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
 
 
+def begin_verify(server: ServerProcess, *words: str) -> subprocess.Popen[str]:
+    """At 1 MB/s, which takes long; it has begun when this returns."""
+    command = [sys.executable, "-m", "infinistore", "verify", "--rate", "1MB/s"]
+    command += ["--admin", server.admin_address, *words]
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    process = begin()
+    while verify(server).returncode == 0:  # one at a time: else it is refused
+        if process.poll() is not None:  # as ours was
+            process.communicate()
+            process = begin()
+    return process
+
+
 @pytest.fixture
 def fresh(start_server: Callable[..., ServerProcess]) -> ServerProcess:
     return start_server()
@@ -123,11 +139,7 @@ def test_keys_are_named_without_json_too(fresh: ServerProcess) -> None:
 def test_a_cancelled_verify_ends_on_the_server_too(fresh: ServerProcess) -> None:
     with infinistore.connect(fresh.url) as client:
         write(client, values(400))
-        command = [sys.executable, "-m", "infinistore", "verify", "--json", "--rate", "1MB/s"]
-        process = subprocess.Popen(
-            [*command, "--admin", fresh.admin_address], stdout=subprocess.PIPE, text=True
-        )
-        until(lambda: verify(fresh).returncode == 1)  # one at a time: it has begun
+        process = begin_verify(fresh, "--json")
         time.sleep(0.6)  # some progress has come
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=20)
@@ -136,6 +148,20 @@ def test_a_cancelled_verify_ends_on_the_server_too(fresh: ServerProcess) -> None
         assert answer["cancelled"] is True
         assert not answer.get("done")
         until(lambda: verify(fresh, "--rate", "1GB/s").returncode == 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_goes_in_the_middle_of_a_verify(fresh: ServerProcess, number: int) -> None:
+    """Asked to go it goes, with nothing held; whoever verifies is told that not all was seen."""
+    with infinistore.connect(fresh.url) as client:
+        write(client, values(400))
+    process = begin_verify(fresh)
+    fresh.process.send_signal(number)
+    assert fresh.process.wait(20) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert said.count("\n") == 1
+    assert "ended" in said
 
 
 def test_verify_without_a_server_is_one_line_and_status_1() -> None:

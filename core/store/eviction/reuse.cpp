@@ -138,7 +138,7 @@ class Reuse final : public EvictionPolicy {
   Queue& queue_of(const Entry& entry) noexcept { return queues_[entry.eviction_mark & 1]; }
 
   // Whether it was seen in this epoch or the last.  One that is known to be there is not looked up:
-  // its word is seldom in a cache (1 M keys: a hit costs 0.05 us less, measured).
+  // its word is seldom in a cache (`bench_store 1000000 2 reuse`, "find and drop in batches").
   bool see(Entry& entry) noexcept {
     const std::uint64_t epoch = model_.epoch(now_);
     const auto mark = static_cast<std::uint16_t>((epoch + 1) << 1);

@@ -178,9 +178,31 @@ std::unique_ptr<Handle<T>> submit(nb::object self, Spec spec, nb::object kept) {
   return handle;
 }
 
+// Says that a batch's memory is a GPU's, and free to be used after what `stream` has to do now.
+// Negative: it is the host's.
+void place_on(BatchSpec& spec, int device, std::uint64_t stream) {
+  if (device < 0) return;
+  const Unlocked release;
+  const auto gpu = Gpu::of(device);
+  if (!gpu) throw Failed{gpu.error()};
+  const auto error = gpu.value()->check_memory(spec.addresses, spec.segment_bytes);
+  if (error.code != Code::kOk) throw Failed{error};
+  auto gate = Gate::after(*gpu.value(), reinterpret_cast<CuStream>(stream));
+  if (!gate) throw Failed{gate.error()};
+  spec.gate = std::move(*gate);
+}
+
+int gpu_of(std::uint64_t address) {
+  const auto ordinal = Gpu::owner_of(address);
+  if (!ordinal) throw Failed{ordinal.error()};
+  return ordinal.value();
+}
+
 std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_bytes,
-                             std::uint64_t value_offset, bool replaces, nb::object kept) {
+                             std::uint64_t value_offset, bool replaces, int device,
+                             std::uint64_t stream, nb::object kept) {
   auto spec = pack.take();
+  place_on(spec, device, stream);
   spec.verb = Verb::kPut;
   spec.value_bytes = value_bytes;
   spec.value_offset = value_offset;
@@ -190,8 +212,10 @@ std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_by
 
 std::unique_ptr<PyBatch> get(nb::object self, Pack& pack, std::uint64_t value_bytes,
                              std::uint64_t value_offset, std::uint32_t wait_ms,
-                             std::uint64_t lease_id, nb::object kept) {
+                             std::uint64_t lease_id, int device, std::uint64_t stream,
+                             nb::object kept) {
   auto spec = pack.take();
+  place_on(spec, device, stream);
   spec.verb = Verb::kGet;
   spec.value_bytes = value_bytes;
   spec.value_offset = value_offset;
@@ -230,6 +254,14 @@ void post_lease(PyClient& client, std::vector<std::uint64_t> lease_ids, std::uin
   spec.lease_ids = std::move(lease_ids);
   spec.lease_ms = lease_ms;
   client->post(std::move(spec));
+}
+
+void prepare(PyClient& client, int device) {
+  const Unlocked release;
+  const auto gpu = Gpu::of(device);
+  if (!gpu) throw Failed{gpu.error()};
+  const auto error = client->prepare(*gpu.value());
+  if (error.code != Code::kOk) throw Failed{error};
 }
 
 nb::dict server_of(PyClient& client) {
@@ -282,9 +314,11 @@ void define_handle(nb::class_<Handle<T>>& type) {
 void define_client(nb::module_& module) {
   nb::class_<PyClient>(module, "Client", "A server, as a program sees it.")
       .def("put", &put, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
-           nb::arg("replaces"), nb::arg("kept").none())
+           nb::arg("replaces"), nb::arg("device"), nb::arg("stream"), nb::arg("kept").none())
       .def("get", &get, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
-           nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("kept").none())
+           nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("device"), nb::arg("stream"),
+           nb::arg("kept").none())
+      .def("prepare", &prepare, nb::arg("device"))
       .def("match", &match, nb::arg("pack"), nb::arg("group"), nb::arg("lease_ms"))
       .def("exists", &keys_call<Opcode::kExists>, nb::arg("pack"))
       .def("erase", &keys_call<Opcode::kErase>, nb::arg("pack"))
@@ -335,6 +369,7 @@ void init_client(nb::module_& module) {
       .def_prop_ro("lease_ids", [](PyCall& self) { return self->lease_ids; })
       .def_prop_ro("counters", &call_counters);
   define_client(module);  // after what its signatures name
+  module.def("gpu_of", &gpu_of, nb::arg("address"), "The CUDA device whose memory this is.");
   module.def("connect", &connect, nb::arg("host"), nb::arg("port"), nb::arg("space"),
              nb::arg("client_name"), nb::arg("config"));
 }

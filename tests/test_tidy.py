@@ -14,14 +14,15 @@ ROOT = Path(__file__).parents[1]
 CORE_LAYERS: dict[str, set[str]] = {
     "base": set(),
     "memory": {"base"},
+    "device": {"base"},
     "wire": {"base", "memory/extent.h"},  # extents travel; whose they are it need not know
     "store": {"base", "memory"},
-    "transport": {"base", "memory", "wire"},
-    "client": {"base", "memory", "wire", "transport"},
+    "transport": {"base", "memory", "device", "wire"},
+    "client": {"base", "memory", "device", "wire", "transport"},
     "server": {"base", "memory", "wire", "transport", "store"},
     "bench": {"base"},
 }
-BINDINGS_MAY_USE = {"base", "client", "server", "bench", "store"}  # store: its model test
+BINDINGS_MAY_USE = {"base", "device", "client", "server", "bench", "store"}  # store: its model test
 PYTHON_LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "_compat": set(),

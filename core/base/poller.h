@@ -14,13 +14,22 @@
 
 namespace infinistore {
 
+// A thread that shall look again.
+class Waker {
+ public:
+  virtual void wake() noexcept = 0;  // from any thread, also one of CUDA's
+
+ protected:
+  ~Waker() = default;
+};
+
 class PollTarget {
  public:
   virtual ~PollTarget() = default;
   virtual void on_ready(std::uint32_t events) = 0;  // EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR
 };
 
-class Poller {
+class Poller final : public Waker {
  public:
   Poller();  // throws std::system_error if the system has no descriptor left
 
@@ -38,7 +47,7 @@ class Poller {
   void wait(Nanos timeout);
   void dispatch();
 
-  void wake() noexcept;  // from any thread: the current or next poll() returns at once
+  void wake() noexcept override;  // the current or next poll() returns at once
 
  private:
   UniqueFd epoll_;

@@ -10,6 +10,7 @@
 #include "core/base/limits.h"
 #include "core/client/keys.h"
 #include "core/client/operation.h"
+#include "core/device/gate.h"
 #include "core/transport/link.h"
 #include "core/wire/frame.h"
 #include "core/wire/message.h"
@@ -32,6 +33,8 @@ struct BatchSpec {
   std::vector<std::uint32_t> depths;
   std::uint32_t wait_ms = 0;   // get: for keys that are being written
   std::uint64_t lease_id = 0;  // get: under which the keys are pinned
+  // Segments of a GPU's memory, which may be touched once this opens; null: the host's.
+  std::unique_ptr<Gate> gate;
 
   std::uint64_t range_bytes() const noexcept { return segments_per_key * segment_bytes; }
   // Space of the pool that a put of one key takes at most: whole pages.
@@ -49,8 +52,10 @@ class Batch final : public Operation {
     const std::span all(spec.addresses);
     return {.addresses = all.subspan(index * spec.segments_per_key, spec.segments_per_key),
             .segment_bytes = spec.segment_bytes,
-            .position = spec.value_offset};
+            .position = spec.value_offset,
+            .gpu = gpu()};
   }
+  Gpu* gpu() const noexcept { return spec.gate ? &spec.gate->gpu() : nullptr; }
 
   const BatchSpec spec;
   std::vector<Code> outcomes;  // of each key; written by the threads that end its parts

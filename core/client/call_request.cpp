@@ -28,7 +28,8 @@ class CallPart final : public Request {
 
   Code start(Line& line) override;
   Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
-  Step on_moved(Line&) override { return Step::kWait; }
+  Result<Step> on_moved(Line&) override { return Step::kWait; }
+  Result<Step> on_copied(Line&) override { return Step::kWait; }
   void cancel(const Error& reason, Line&) override { fail(reason); }
   void fail(const Error& reason) override {
     if (call_ != nullptr) std::exchange(call_, nullptr)->end_part(&reason);

@@ -70,19 +70,23 @@ Error Channel::wait_dialled() {
   return *first_dial_;
 }
 
-void Channel::submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited) {
-  if (send_alone(requests, is_awaited)) return;
+void Channel::submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited, Gate* gate) {
+  if (gate == nullptr && send_alone(requests, is_awaited)) return;
   bool is_stopped = false;
   {
     const MutexLock lock(mutex_);
     is_stopped = is_stopped_;
-    if (!is_stopped)
+    if (!is_stopped && gate != nullptr) {
+      inbox_.gated.push_back({gate, std::move(requests)});
+    } else if (!is_stopped) {
       std::move(requests.begin(), requests.end(), std::back_inserter(inbox_.requests));
+    }
   }
   if (!is_stopped) {
     poller_.wake();
     return;
   }
+  if (gate != nullptr) gate->forget(poller_);
   for (auto& request : requests) request->fail({Code::kClosed, "the client is closed"});
 }
 
@@ -134,6 +138,7 @@ void Channel::run() {
     if (others_turns_ != others_turns) poller_.wait(0);  // what it saw may have been dealt with
     poller_.dispatch();
     react();
+    take_copied();
     deal_with_one_held();
   }
   const MutexLock lock(turn_);
@@ -144,6 +149,7 @@ void Channel::run() {
 bool Channel::prepare() {
   if (!take_inbox()) return false;
   release_delayed(clock_.now());
+  release_gated();
   if (!stream_) connect_if_wanted();
   if (stream_) stream_->watch(true);
   pump();
@@ -172,6 +178,7 @@ bool Channel::take_inbox() {
     auto& queue = queue_of(*request);
     queue.waiting.push_back(std::move(request));
   }
+  std::move(inbox.gated.begin(), inbox.gated.end(), std::back_inserter(gated_));
   for (const auto id : inbox.cancels) cancel_here(id);
   return !inbox.stops;
 }
@@ -185,6 +192,12 @@ void Channel::cancel_here(std::uint64_t operation_id) {
       return true;
     });
   }
+  std::erase_if(gated_, [&](auto& gated) {
+    if (gated.requests.front()->operation_id() != operation_id) return false;
+    gated.gate->forget(poller_);
+    for (auto& request : gated.requests) request->fail(reason);
+    return true;
+  });
   std::erase_if(delayed_, [&](const auto& delayed) {
     if (delayed.request->operation_id() != operation_id) return false;
     delayed.request->fail(reason);
@@ -228,8 +241,9 @@ void Channel::connected(Dialled dialled) {
   counters_.connects.fetch_add(1, std::memory_order_relaxed);
   socket_fd_ = dialled.socket.get();
   stream_ = std::make_unique<Stream>(std::move(dialled.socket), poller_, *this);
-  link_ = dialled.pool ? make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies, crew_)
-                       : make_tcp_link(*stream_, options_.verifies);
+  link_ = dialled.pool
+              ? make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies, crew_, poller_)
+              : make_tcp_link(*stream_, options_.verifies, poller_);
   moved_bytes_ = stream_->moved_bytes();
   put_bytes_max_ = dialled.server.pool_bytes / kPutShareOfPool;
   {

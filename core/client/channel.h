@@ -24,6 +24,7 @@
 #include "core/client/dial.h"
 #include "core/client/options.h"
 #include "core/client/request.h"
+#include "core/device/gate.h"
 #include "core/transport/link.h"
 #include "core/transport/stream.h"
 
@@ -48,8 +49,11 @@ class Channel final : public StreamOwner {
   // Waits for the first dialling; kOk, or why it failed.
   Error wait_dialled() NO_THREAD_SAFETY_ANALYSIS;  // it knows no std::unique_lock
 
-  // `is_awaited`: by wait_at_socket(), soon.
-  void submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited);
+  // `is_awaited`: by wait_at_socket(), soon.  `gate`: they start once it opens; it outlives them.
+  void submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited, Gate* gate);
+  Waker& waker() noexcept { return poller_; }  // of its thread
+  // Shows the server's pool to a GPU now, rather than when it is used; over TCP there is none.
+  Error prepare(const Gpu& gpu);
   void cancel(std::uint64_t operation_id);
   // If this operation is all that is in flight: waits for its answer at the socket, in place of the
   // thread, but not for long.  Whoever waits for it calls this first; without patience, whoever
@@ -83,8 +87,13 @@ class Channel final : public StreamOwner {
     FrameHeader header;
     std::vector<std::byte> body;
   };
+  struct Gated {
+    Gate* gate;
+    std::vector<std::unique_ptr<Request>> requests;
+  };
   struct Inbox {
     std::vector<std::unique_ptr<Request>> requests;
+    std::vector<Gated> gated;
     std::vector<std::uint64_t> cancels;
     bool stops = false;
   };
@@ -108,6 +117,10 @@ class Channel final : public StreamOwner {
   void pump();
   bool may_start(const Queue& queue) const;
   void release_delayed(Nanos now);
+  void release_gated();
+  void fail_gated(const Error& reason);
+  void take_copied();
+  bool waits_for_gpu() const;
   void advance(std::uint64_t request_id, Result<Step> step);
   std::unique_ptr<Request> land(std::uint64_t request_id);
   void refused(const FrameHeader& header, Bytes body);
@@ -154,6 +167,7 @@ class Channel final : public StreamOwner {
   std::array<Queue, kLaneCount> queues_;
   std::unordered_map<std::uint64_t, Flight> flights_;
   std::vector<Delayed> delayed_;
+  std::vector<Gated> gated_;  // by work on the callers' streams
   std::vector<std::unique_ptr<Request>> follow_ups_;
   std::deque<HeldFrame> held_;  // what they bring takes long: one between two looks at the socket
   std::uint64_t next_id_ = 2;   // HELLO was 1

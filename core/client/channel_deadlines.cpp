@@ -27,7 +27,8 @@ Nanos Channel::deadline_after(const Request& request) {
 Nanos Channel::next_deadline(Nanos now) const {
   // A while of looking in vain: callers who send small requests themselves need not wake us then.
   const Nanos never = std::numeric_limits<Nanos>::max();
-  Nanos first = now - active_at_ < kLinger ? now + kLookAgain : never;
+  const bool looks_again = now - active_at_ < kLinger || waits_for_gpu();
+  Nanos first = looks_again ? now + kLookAgain : never;
   for (const auto& delayed : delayed_) first = std::min(first, delayed.due);
   for (const auto& [id, flight] : flights_) first = std::min(first, due(flight));
   return first == never ? -1 : std::max<Nanos>(first - now, 0);
@@ -105,6 +106,7 @@ void Channel::end_all() {
   const Error reason{Code::kClosed, "the client was closed"};
   release_delayed(std::numeric_limits<Nanos>::max());
   fail_waiting(reason);
+  fail_gated(reason);
   tell_dialled(reason);
   if (!stream_) return;
   for (auto& [id, flight] : flights_) {

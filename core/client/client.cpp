@@ -15,6 +15,10 @@ namespace {
 // flight.
 constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
 
+// A GPU's copies over shared memory: so much takes its bus a millisecond, beside which a launch and
+// two messages cost little.
+constexpr std::uint64_t kLaunchBytes = std::uint64_t{64} << 20;
+
 }  // namespace
 
 // Descriptors and threads may run out in a program that has many of its own.
@@ -74,12 +78,29 @@ void Client::submit(Batch& batch) {
     requests[i] = cut(batch, by_channel[i]);
     parts += requests[i].size();
   }
+  Gate* const gate = batch.spec.gate.get();
+  if (gate != nullptr) {
+    std::vector<Waker*> wakers;
+    for (std::size_t i = 0; i < channels_.size(); ++i) {
+      if (!requests[i].empty()) wakers.push_back(&channels_[i]->waker());
+    }
+    gate->watch(std::move(wakers));
+  }
   Crew* const crew = server().shares_memory ? &crew_ : nullptr;
   batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr, crew);
   // From here on the batch may end, and its owner destroy it, at any moment.
   for (std::size_t i = 0; i < channels_.size(); ++i) {
-    if (!requests[i].empty()) channels_[i]->submit(std::move(requests[i]), !tells_completions_);
+    if (!requests[i].empty())
+      channels_[i]->submit(std::move(requests[i]), !tells_completions_, gate);
   }
+}
+
+Error Client::prepare(const Gpu& gpu) {
+  for (auto& channel : channels_) {
+    auto error = channel->prepare(gpu);
+    if (error.code != Code::kOk) return error;
+  }
+  return {Code::kOk, {}};
 }
 
 void Client::submit(Call& call) {
@@ -96,7 +117,7 @@ void Client::post(CallSpec call) {
 void Client::send(std::size_t channel, std::unique_ptr<Request> request) {
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(std::move(request));
-  channels_[channel]->submit(std::move(requests), !tells_completions_);
+  channels_[channel]->submit(std::move(requests), !tells_completions_, nullptr);
 }
 
 void Client::cancel(const Operation& operation) {
@@ -136,8 +157,10 @@ std::vector<std::vector<std::uint32_t>> Client::spread(const KeyList& keys) cons
 
 std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
                                                   const std::vector<std::uint32_t>& indexes) const {
+  const bool is_launch = batch.gpu() != nullptr && server().shares_memory;
   std::uint64_t fits =
-      options_.batch_bytes_max / std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
+      (is_launch ? std::max(options_.batch_bytes_max, kLaunchBytes) : options_.batch_bytes_max) /
+      std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
   if (batch.spec.verb == Verb::kPut) {
     const auto share = server().pool_bytes / kPoolShareOfPuts;
     fits = std::min(fits, share / std::max<std::uint64_t>(batch.spec.pool_bytes(), 1));

@@ -37,6 +37,9 @@ class Client {
   // Operation::is_done(), and sooner, likewise.
   bool is_done(const Operation& operation);
 
+  // Shows the server's pool to a GPU; else that is done when it is used, a part at a time.
+  Error prepare(const Gpu& gpu);
+
   // Ends all that is submitted with kClosed, and the connections.
   void close();
 

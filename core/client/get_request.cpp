@@ -24,12 +24,14 @@ class GetPart final : public Request {
 
   Code start(Line& line) override;
   Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
-  Step on_moved(Line& line) override;
+  Result<Step> on_moved(Line& line) override;
+  Result<Step> on_copied(Line& line) override;
   void cancel(const Error& reason, Line& line) override;
   void fail(const Error& reason) override;
 
  private:
   Result<Step> receive(DataReply data, std::uint64_t payload_bytes, Line& line);
+  Result<Step> after_move(Result<Moved> moved, Line& line);
   Step finish(Line& line);
 
   Batch* batch_;  // nullptr: the part has ended
@@ -38,7 +40,8 @@ class GetPart final : public Request {
   std::uint32_t wait_ms_;
   bool is_receiving_ = false;
   std::vector<Code> outcomes_;
-  Transfer transfer_;  // of the items whose outcome is kOk
+  Error cancelled_{Code::kOk, {}};  // while a GPU copies; kOk: not
+  Transfer transfer_;               // of the items whose outcome is kOk
 };
 
 Error broken(const char* what) { return {Code::kProtocol, what}; }
@@ -51,7 +54,9 @@ Code GetPart::start(Line& line) {
   get.ranges.items = {
       {.value_bytes = spec.value_bytes, .value_offset = spec.value_offset, .bytes = range_bytes_}};
   for (const auto index : indexes_) get.keys.push_back(spec.keys[index]);
-  return line.stream.send(Opcode::kGet, line.request_id, encode(get), kFlagGetTakesCopy);
+  // A GPU takes small values from the pool as well.
+  const std::uint16_t flags = batch_->gpu() == nullptr ? kFlagGetTakesCopy : std::uint16_t{0};
+  return line.stream.send(Opcode::kGet, line.request_id, encode(get), flags);
 }
 
 Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line) {
@@ -86,10 +91,27 @@ Result<Step> GetPart::receive(DataReply data, std::uint64_t payload_bytes, Line&
   if (transfer_.items.empty()) return finish(line);
   const auto moved = line.link.receive(transfer_);
   if (!moved) return moved.error();
-  return payload_bytes > 0 ? Step::kWait : finish(line);
+  return payload_bytes > 0 ? Result<Step>(Step::kWait) : after_move(moved, line);
 }
 
-Step GetPart::on_moved(Line& line) { return finish(line); }
+Result<Step> GetPart::after_move(Result<Moved> moved, Line& line) {
+  if (!moved) return moved.error();
+  if (moved.value() == Moved::kLater) return Step::kWait;
+  return finish(line);
+}
+
+Result<Step> GetPart::on_moved(Line& line) {
+  if (batch_ == nullptr) return Step::kDone;
+  return after_move(line.link.unpack(transfer_), line);
+}
+
+Result<Step> GetPart::on_copied(Line& line) {
+  auto moved = line.link.received(transfer_);
+  if (cancelled_.code == Code::kOk) return after_move(std::move(moved), line);
+  fail(cancelled_);
+  if (!moved) return moved.error();
+  return Step::kDone;
+}
 
 Step GetPart::finish(Line& line) {
   if (batch_ == nullptr) return Step::kDone;
@@ -116,6 +138,10 @@ Step GetPart::finish(Line& line) {
 }
 
 void GetPart::cancel(const Error& reason, Line& line) {
+  if (batch_ != nullptr && transfer_.copy) {
+    cancelled_ = reason;  // the GPU still writes to the segments: on_copied() ends the part
+    return;
+  }
   if (batch_ != nullptr && is_receiving_) line.link.drop(transfer_);
   fail(reason);
 }

@@ -32,7 +32,8 @@ class PutPart final : public Request {
 
   Code start(Line& line) override;
   Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
-  Step on_moved(Line& line) override;
+  Result<Step> on_moved(Line& line) override;
+  Result<Step> on_copied(Line& line) override;
   Nanos delay() const noexcept override { return delay_; }
   void cancel(const Error& reason, Line& line) override;
   void fail(const Error& reason) override;
@@ -42,6 +43,8 @@ class PutPart final : public Request {
 
   Result<Step> on_grant(Bytes body, Line& line);
   Result<Step> on_result(Bytes body);
+  void fill_nothing(std::size_t granted, Line& line) const;
+  Result<Step> after_fill(Result<Moved> moved);
 
   Batch* batch_;  // nullptr: the part has ended
   std::vector<std::uint32_t> indexes_;
@@ -85,9 +88,7 @@ Result<Step> PutPart::on_grant(Bytes body, Line& line) {
   state_ = State::kFilled;
   if (granted == 0) return Step::kWait;
   if (batch_ == nullptr) {
-    FillRequest nothing{.granted_count = static_cast<std::uint32_t>(granted), .checksums = {}};
-    if (line.link.shares_memory()) nothing.checksums.resize(nothing.granted_count);
-    line.stream.send(Opcode::kFill, line.request_id, encode(nothing), kFlagFillCancelled);
+    fill_nothing(static_cast<std::size_t>(granted), line);
     return Step::kWait;
   }
   transfer_.request_id = line.request_id;
@@ -95,13 +96,30 @@ Result<Step> PutPart::on_grant(Bytes body, Line& line) {
   for (std::size_t i = 0; i < indexes_.size(); ++i) {
     if (grant->outcomes[i] == Code::kOk) transfer_.items.push_back(batch_->segments(indexes_[i]));
   }
-  const auto moved = line.link.fill(transfer_);
+  return after_fill(line.link.fill(transfer_));
+}
+
+void PutPart::fill_nothing(std::size_t granted, Line& line) const {
+  FillRequest nothing{.granted_count = static_cast<std::uint32_t>(granted), .checksums = {}};
+  if (line.link.shares_memory()) nothing.checksums.resize(granted);
+  line.stream.send(Opcode::kFill, line.request_id, encode(nothing), kFlagFillCancelled);
+}
+
+Result<Step> PutPart::after_fill(Result<Moved> moved) {
   if (!moved) return moved.error();
-  if (moved.value() == Moved::kLater) state_ = State::kFilling;
+  state_ = moved.value() == Moved::kLater ? State::kFilling : State::kFilled;
   return Step::kWait;
 }
 
-Step PutPart::on_moved(Line&) {
+Result<Step> PutPart::on_copied(Line& line) {
+  if (cancelled_.code == Code::kOk) return after_fill(line.link.filled(transfer_));
+  state_ = State::kFilled;
+  fill_nothing(transfer_.items.size(), line);
+  fail(cancelled_);
+  return Step::kWait;
+}
+
+Result<Step> PutPart::on_moved(Line&) {
   state_ = State::kFilled;
   transfer_.payload.reset();
   if (cancelled_.code != Code::kOk) fail(cancelled_);
@@ -130,7 +148,8 @@ Result<Step> PutPart::on_result(Bytes body) {
 
 void PutPart::cancel(const Error& reason, Line&) {
   if (state_ == State::kFilling) {
-    cancelled_ = reason;  // the socket still reads the segments: on_moved() ends the part
+    // The socket or a GPU still reads the segments: on_moved() or on_copied() ends the part.
+    cancelled_ = reason;
   } else {
     fail(reason);
   }

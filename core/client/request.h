@@ -60,7 +60,8 @@ class Request {
   // An error ends the connection.  `header.payload_bytes` > 0: payload() says where they go.
   virtual Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) = 0;
   virtual Payload* payload() noexcept = 0;
-  virtual Step on_moved(Line& line) = 0;  // the payload has left, or has come
+  virtual Result<Step> on_moved(Line& line) = 0;   // the payload has left, or has come
+  virtual Result<Step> on_copied(Line& line) = 0;  // a GPU has copied
   virtual Nanos delay() const noexcept { return 0; }
 
   // Of the operation whose part has not ended; 0: it has, or nobody waits for it.

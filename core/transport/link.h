@@ -4,6 +4,9 @@
 //   tcp    fill() sends FILL with the segments as payload; receive() says where DATA's payload goes
 //   shm    fill() and receive() copy between segments and the server's pool at once
 //
+// Segments of a GPU's memory are moved by its kernel, while the thread does other things: over
+// shared memory straight to and from the pool, else by way of pinned memory of the request.
+//
 // Belongs to the thread of its stream.  A transfer's segments are touched only from fill() or
 // receive() on, and until it has ended: then, and only then, may the caller's memory be given back.
 
@@ -14,7 +17,10 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/device/gpu.h"
+#include "core/device/tile_copy.h"
 #include "core/memory/extent.h"
+#include "core/transport/gpu_copies.h"
 #include "core/transport/payload.h"
 
 namespace infinistore {
@@ -24,6 +30,7 @@ struct Segments {
   std::span<const std::uint64_t> addresses;
   std::uint64_t segment_bytes = 0;
   std::uint64_t position = 0;  // of the range's first byte in its value
+  Gpu* gpu = nullptr;          // whose memory it is; nullptr: the host's
 
   std::uint64_t bytes() const noexcept { return addresses.size() * segment_bytes; }
   MutableBytes segment(std::size_t index) const noexcept {
@@ -39,6 +46,12 @@ struct Transfer {
   std::vector<std::uint64_t> checksums;  // of each item: computed by fill(), compared by receive()
   std::vector<bool> is_corrupt;          // of each item, set by receive()
   std::unique_ptr<Payload> payload;      // the link's, while the bytes are under way
+  std::unique_ptr<TileCopy> copy;        // a GPU's, likewise
+  PinnedMemory staging;                  // between a GPU and a socket: the items, one by one
+  std::vector<std::uint64_t> staged;     // where each item is in it
+  std::vector<Segments> targets;         // where the items go after it
+
+  Gpu* gpu() const noexcept { return items.empty() ? nullptr : items.front().gpu; }
 };
 
 class Link {
@@ -48,12 +61,24 @@ class Link {
   virtual bool shares_memory() const noexcept = 0;
 
   // Moves the granted items to the server, and sends FILL.  kLater: the transfer ends with the
-  // stream's on_sent(), or with the stream.  An error ends the connection.
+  // stream's on_sent(), or with the stream; if transfer.copy is set, filled() comes before.  An
+  // error ends the connection.
   virtual Result<Moved> fill(Transfer& transfer) = 0;
+  // Goes on with fill() after the copy by a GPU.
+  virtual Result<Moved> filled(Transfer& transfer) = 0;
 
   // Takes the found items.  kLater: transfer.payload is where DATA's payload goes; on shared memory
-  // if there are no extents.
+  // if there are no extents; or transfer.copy is set, and received() comes next.
   virtual Result<Moved> receive(Transfer& transfer) = 0;
+  // Goes on with receive() after the payload; kLater as there.
+  virtual Result<Moved> unpack(Transfer& transfer) = 0;
+  // Ends receive() after the copy by a GPU.
+  virtual Result<Moved> received(Transfer& transfer) = 0;
+
+  // Shows the server's memory to a GPU at once; what is not shown is when it is used.
+  virtual Error prepare(const Gpu& gpu) = 0;
+  // Those on their way.
+  virtual GpuCopies& copies() noexcept = 0;
 
   // The caller wants nothing more of a DATA with extents: lets the server's memory go.
   virtual void refuse(std::uint64_t request_id) = 0;

@@ -15,32 +15,69 @@ namespace {
 // What one of the crew takes at a time.
 constexpr std::uint64_t kPartBytes = 256 * 1024;
 
-enum class Way { kToPool, kToSegments };
-
 class ShmLink final : public Link {
  public:
-  ShmLink(Stream& stream, ClientPool pool, bool verifies, Crew& crew)
-      : stream_(stream), pool_(std::move(pool)), verifies_(verifies), crew_(crew) {}
+  ShmLink(Stream& stream, ClientPool pool, bool verifies, Crew& crew, Waker& waker)
+      : stream_(stream), pool_(std::move(pool)), verifies_(verifies), crew_(crew), copies_(waker) {}
 
   bool shares_memory() const noexcept override { return true; }
 
   Result<Moved> fill(Transfer& transfer) override {
-    FillRequest fill;
-    fill.granted_count = static_cast<std::uint32_t>(transfer.items.size());
-    if (!copy_all(transfer, Way::kToPool, fill.checksums)) return bad_extents();
-    const Code sent = stream_.send(Opcode::kFill, transfer.request_id, encode(fill));
-    if (sent != Code::kOk) return Error{sent, "the server reads too slowly"};
-    return Moved::kAll;
+    if (transfer.gpu() != nullptr) return start_copy(transfer, Way::kToHost, true);
+    std::vector<std::uint64_t> sums;
+    if (!copy_all(transfer, Way::kToHost, sums)) return bad_extents();
+    return send_fill(transfer, std::move(sums));
+  }
+
+  Result<Moved> filled(Transfer& transfer) override {
+    if (transfer.copy->outcome().code != Code::kOk) return transfer.copy->outcome();
+    return send_fill(transfer, transfer.copy->sums());
   }
 
   Result<Moved> receive(Transfer& transfer) override {
     transfer.is_corrupt.assign(transfer.items.size(), false);
     if (transfer.extents.empty()) {  // few bytes, which come as payload
+      if (transfer.gpu() != nullptr) return Error{Code::kProtocol, "a GPU's block came as payload"};
       transfer.payload = std::make_unique<DataPayload>(transfer, verifies_);
       return Moved::kLater;
     }
+    if (transfer.gpu() != nullptr) return start_copy(transfer, Way::kToDevice, verifies_);
     std::vector<std::uint64_t> sums;
-    if (!copy_all(transfer, Way::kToSegments, sums)) return bad_extents();
+    if (!copy_all(transfer, Way::kToDevice, sums)) return bad_extents();
+    return end_receive(transfer, sums);
+  }
+
+  Result<Moved> unpack(Transfer&) override { return Moved::kAll; }
+
+  Result<Moved> received(Transfer& transfer) override {
+    if (transfer.copy->outcome().code != Code::kOk) return transfer.copy->outcome();
+    return end_receive(transfer, verifies_ ? transfer.copy->sums() : std::vector<std::uint64_t>{});
+  }
+
+  Error prepare(const Gpu& gpu) override { return pool_.register_all(gpu); }
+  GpuCopies& copies() noexcept override { return copies_; }
+
+  void refuse(std::uint64_t request_id) override { stream_.send(Opcode::kDone, request_id, {}); }
+
+  void drop(Transfer& transfer) noexcept override {
+    if (transfer.payload) static_cast<DataPayload*>(transfer.payload.get())->drop();
+  }
+
+ private:
+  static Error bad_extents() {
+    return {Code::kProtocol, "the server named memory outside of its pool, or of another size"};
+  }
+
+  Result<Moved> send_fill(const Transfer& transfer, std::vector<std::uint64_t> sums) {
+    const FillRequest fill{.granted_count = static_cast<std::uint32_t>(transfer.items.size()),
+                           .checksums = std::move(sums)};
+    const Code sent = stream_.send(Opcode::kFill, transfer.request_id, encode(fill));
+    if (sent != Code::kOk) return Error{sent, "the server reads too slowly"};
+    return Moved::kAll;
+  }
+
+  // `sums`: of what has come, if they are to be compared.
+  Result<Moved> end_receive(Transfer& transfer, const std::vector<std::uint64_t>& sums) {
     // The server lets go of what it named with DONE, or after it has closed: in that case other
     // bytes may have come under the copies, and no value is damaged.
     if (stream_.peer_has_closed()) {
@@ -53,15 +90,37 @@ class ShmLink final : public Link {
     return Moved::kAll;
   }
 
-  void refuse(std::uint64_t request_id) override { stream_.send(Opcode::kDone, request_id, {}); }
-
-  void drop(Transfer& transfer) noexcept override {
-    if (transfer.payload) static_cast<DataPayload*>(transfer.payload.get())->drop();
+  // Lets the GPU copy every item.
+  Result<Moved> start_copy(Transfer& transfer, Way way, bool sums) {
+    TileList tiles;
+    for (std::size_t i = 0; i < transfer.items.size(); ++i) {
+      SegmentCursor at(transfer.items, i);
+      tiles.begin_item(transfer.items[i].position);
+      for (const auto& extent : transfer.extents[i]) {
+        auto pages = pool_.bytes_for(*transfer.gpu(), extent);
+        if (!pages) return pages.error();
+        if (!add_extent(tiles, at, i, *pages)) return bad_extents();
+      }
+      if (!at.at_end() && at.item() == i) return bad_extents();
+    }
+    const auto error = copies_.start(transfer, std::move(tiles), way, sums);
+    if (error.code != Code::kOk) return error;
+    return Moved::kLater;
   }
 
- private:
-  static Error bad_extents() {
-    return {Code::kProtocol, "the server named memory outside of its pool, or of another size"};
+  // False: the item has not so many bytes left.
+  static bool add_extent(TileList& tiles, SegmentCursor& at, std::size_t index,
+                         MutableBytes pages) {
+    while (!pages.empty()) {
+      if (at.at_end() || at.item() != index) return false;
+      const auto segment = at.rest();
+      const std::size_t step = std::min(segment.size(), pages.size());
+      tiles.add(reinterpret_cast<std::uintptr_t>(segment.data()),
+                reinterpret_cast<std::uintptr_t>(pages.data()), step);
+      at.move(step);
+      pages = pages.subspan(step);
+    }
+    return true;
   }
 
   // Copies every item, and tells their sums.  False: as copy().
@@ -94,7 +153,7 @@ class ShmLink final : public Link {
                                     Way way) {
     RunningChecksum sum(transfer.items[index].position);
     const std::byte* next_pages = nullptr;  // of the next item: its extents are mostly one
-    if (way == Way::kToSegments && index + 1 < transfer.extents.size()) {
+    if (way == Way::kToDevice && index + 1 < transfer.extents.size()) {
       const auto next = pool_.bytes_of(transfer.extents[index + 1].front());
       if (next) next_pages = next->data();
     }
@@ -113,7 +172,7 @@ class ShmLink final : public Link {
       if (at.at_end() || at.item() != index) return false;
       const auto segment = at.rest();
       const std::size_t step = std::min(segment.size(), pages.size());
-      if (way == Way::kToPool) {
+      if (way == Way::kToHost) {
         sum.copy(pages.data(), segment.first(step), at.ahead().data());
       } else {
         const std::byte* next = step < pages.size() ? pages.data() + step : next_pages;
@@ -133,12 +192,14 @@ class ShmLink final : public Link {
   ClientPool pool_;
   bool verifies_;
   Crew& crew_;
+  GpuCopies copies_;  // ends before the pool
 };
 
 }  // namespace
 
-std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies, Crew& crew) {
-  return std::make_unique<ShmLink>(stream, std::move(pool), verifies, crew);
+std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies, Crew& crew,
+                                    Waker& waker) {
+  return std::make_unique<ShmLink>(stream, std::move(pool), verifies, crew, waker);
 }
 
 }  // namespace infinistore

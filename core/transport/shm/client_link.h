@@ -11,6 +11,8 @@
 namespace infinistore {
 
 // `verifies`: compares what is read with its checksum.  `crew` shares in the copies.
-std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies, Crew& crew);
+// `waker`: of the link's thread, for copies by GPUs.
+std::unique_ptr<Link> make_shm_link(Stream& stream, ClientPool pool, bool verifies, Crew& crew,
+                                    Waker& waker);
 
 }  // namespace infinistore

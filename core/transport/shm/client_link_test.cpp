@@ -42,7 +42,7 @@ struct Pair : StreamOwner {
     const std::array<std::uint64_t, 1> sizes = {kPoolBytes};
     auto mapped = ClientPool::map(std::move(fds), sizes);
     REQUIRE(mapped.ok());
-    link = make_shm_link(stream, std::move(*mapped), verifies, crew);
+    link = make_shm_link(stream, std::move(*mapped), verifies, crew, poller);
     const auto address = reinterpret_cast<std::uintptr_t>(target.data());
     addresses = {address};
     transfer.request_id = 1;

@@ -61,19 +61,26 @@ Result<ClientPool::Mapping> ClientPool::map_one(int fd, std::uint64_t bytes) {
   // A forked child must not hold on to the pool, and a core file must not hold all of it.
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
-  Mapping mapping;
-  mapping.base = {static_cast<std::byte*>(base), Unmap{bytes}};
-  mapping.is_mapped.resize((bytes + kChunkBytes - 1) / kChunkBytes);
-  return mapping;
+  auto* const begin = static_cast<std::byte*>(base);
+  return Mapping{.base = {begin, Unmap{bytes}},
+                 .is_mapped = std::vector<bool>((bytes + kChunkBytes - 1) / kChunkBytes),
+                 .registered = RegisteredMemory(begin, bytes)};
+}
+
+ClientPool::Mapping* ClientPool::region_of(const Extent& extent) noexcept {
+  if (extent.region >= regions_.size()) return nullptr;
+  auto& region = regions_[extent.region];
+  const std::size_t size = region.base.get_deleter().bytes;
+  const bool is_inside =
+      extent.bytes > 0 && extent.bytes <= size && extent.offset <= size - extent.bytes;
+  return is_inside ? &region : nullptr;
 }
 
 std::optional<MutableBytes> ClientPool::bytes_of(const Extent& extent) noexcept {
-  if (extent.region >= regions_.size()) return std::nullopt;
-  auto& region = regions_[extent.region];
+  Mapping* const found = region_of(extent);
+  if (found == nullptr) return std::nullopt;
+  auto& region = *found;
   const std::size_t size = region.base.get_deleter().bytes;
-  if (extent.bytes == 0 || extent.bytes > size || extent.offset > size - extent.bytes) {
-    return std::nullopt;
-  }
   // The server has these pages: one call maps a chunk of them, instead of a fault for each.
   for (std::size_t chunk = extent.offset / kChunkBytes;
        chunk <= (extent.offset + extent.bytes - 1) / kChunkBytes; ++chunk) {
@@ -83,6 +90,23 @@ std::optional<MutableBytes> ClientPool::bytes_of(const Extent& extent) noexcept 
     ::madvise(region.base.get() + at, std::min(kChunkBytes, size - at), MADV_POPULATE_WRITE);
   }
   return MutableBytes(region.base.get() + extent.offset, extent.bytes);
+}
+
+Result<MutableBytes> ClientPool::bytes_for(const Gpu& gpu, const Extent& extent) {
+  Mapping* const region = region_of(extent);
+  if (region == nullptr)
+    return Error{Code::kProtocol, "the server named memory outside of its pool"};
+  const auto error = region->registered.cover(gpu, extent.offset, extent.bytes);
+  if (error.code != Code::kOk) return error;
+  return MutableBytes(region->base.get() + extent.offset, extent.bytes);
+}
+
+Error ClientPool::register_all(const Gpu& gpu) {
+  for (auto& region : regions_) {
+    const auto error = region.registered.cover(gpu, 0, region.base.get_deleter().bytes);
+    if (error.code != Code::kOk) return error;
+  }
+  return {Code::kOk, {}};
 }
 
 }  // namespace infinistore

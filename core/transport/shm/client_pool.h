@@ -9,6 +9,7 @@
 #include "core/base/bytes.h"
 #include "core/base/fd.h"
 #include "core/base/result.h"
+#include "core/device/registered_memory.h"
 #include "core/memory/extent.h"
 
 namespace infinistore {
@@ -23,6 +24,10 @@ class ClientPool {
 
   // The memory of an extent, its pages mapped; nullopt: it is not inside of the pool.
   std::optional<MutableBytes> bytes_of(const Extent& extent) noexcept;
+  // The same, as memory that GPUs see; kProtocol: it is not inside; kSetup: CUDA refuses.
+  Result<MutableBytes> bytes_for(const Gpu& gpu, const Extent& extent);
+  // Shows all of it to GPUs, which takes a while.
+  Error register_all(const Gpu& gpu);
 
  private:
   struct Unmap {
@@ -32,10 +37,13 @@ class ClientPool {
   struct Mapping {
     std::unique_ptr<std::byte, Unmap> base;
     std::vector<bool> is_mapped;  // of each chunk: its pages are in our page table
+    RegisteredMemory registered;  // goes before the mapping
   };
 
   ClientPool() = default;
   static Result<Mapping> map_one(int fd, std::uint64_t bytes);
+  // Of an extent that is inside; nullptr: it is not.
+  Mapping* region_of(const Extent& extent) noexcept;
 
   std::vector<Mapping> regions_;
 };

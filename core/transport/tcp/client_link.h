@@ -9,6 +9,7 @@
 namespace infinistore {
 
 // `verifies`: compares what is received with its checksum.
-std::unique_ptr<Link> make_tcp_link(Stream& stream, bool verifies);
+// `waker`: of the link's thread, for copies by GPUs.
+std::unique_ptr<Link> make_tcp_link(Stream& stream, bool verifies, Waker& waker);
 
 }  // namespace infinistore

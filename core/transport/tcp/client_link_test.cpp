@@ -69,7 +69,7 @@ struct Pair final : StreamOwner {
     }
     far = UniqueFd(fds[1]);
     stream = std::make_unique<Stream>(UniqueFd(fds[0]), poller, *this);
-    link = make_tcp_link(*stream, true);
+    link = make_tcp_link(*stream, true, poller);
   }
 
   Payload* on_frame(const FrameHeader&, Bytes) override {

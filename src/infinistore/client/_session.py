@@ -16,6 +16,7 @@ from infinistore.client.arguments import (
     U64_MAX,
     Key,
     Pairs,
+    answered,
     check_range,
     check_text,
     keys_of,
@@ -25,9 +26,12 @@ from infinistore.client.arguments import (
 )
 from infinistore.client.regions import (
     Blocks,
+    Place,
+    Region,
     Segments,
     offsets_of,
     page_bytes_of,
+    place_of,
     region_of,
 )
 from infinistore.client.results import Batch, Lookup, failure_of, raise_if
@@ -83,9 +87,10 @@ class Session:
         depths: Sequence[int] | None,
     ) -> Batch:
         """See `Client.write_cache`."""
-        pack, page_bytes, keep = self._place(cache, blocks, page_size, unit, writable=False)
+        pack, page_bytes, region = self._place(cache, blocks, page_size, unit, writable=False)
+        held = region.place, region.keep
         return self._put(
-            pack, page_bytes, keep, value_bytes, value_offset, on_exists, parents, depths
+            pack, page_bytes, held, value_bytes, value_offset, on_exists, parents, depths
         )
 
     def get_blocks(
@@ -101,8 +106,9 @@ class Session:
         lease_id: int,
     ) -> Batch:
         """See `Client.read_cache`."""
-        pack, page_bytes, keep = self._place(cache, blocks, page_size, unit, writable=True)
-        return self._get(pack, page_bytes, keep, value_bytes, value_offset, wait_s, lease_id)
+        pack, page_bytes, region = self._place(cache, blocks, page_size, unit, writable=True)
+        held = region.place, region.keep
+        return self._get(pack, page_bytes, held, value_bytes, value_offset, wait_s, lease_id)
 
     def put_segments(
         self,
@@ -117,8 +123,9 @@ class Session:
     ) -> Batch:
         """See `Client.write_segments`."""
         pack, range_bytes = self._place_segments(keys, segments)
+        held = place_of(segments), segments.keep
         return self._put(
-            pack, range_bytes, segments.keep, value_bytes, value_offset, on_exists, parents, depths
+            pack, range_bytes, held, value_bytes, value_offset, on_exists, parents, depths
         )
 
     def get_segments(
@@ -133,13 +140,12 @@ class Session:
     ) -> Batch:
         """See `Client.read_segments`."""
         pack, range_bytes = self._place_segments(keys, segments)
-        return self._get(
-            pack, range_bytes, segments.keep, value_bytes, value_offset, wait_s, lease_id
-        )
+        held = place_of(segments), segments.keep
+        return self._get(pack, range_bytes, held, value_bytes, value_offset, wait_s, lease_id)
 
     def _place(
         self, cache: Any, blocks: Pairs | Blocks, page_size: int, unit: str, *, writable: bool
-    ) -> tuple[_native.Pack, int, Any]:
+    ) -> tuple[_native.Pack, int, Region]:
         self.check_open()
         region = region_of(cache, writable=writable)
         element_bytes, page_bytes = page_bytes_of(region, page_size, unit)
@@ -150,7 +156,7 @@ class Session:
             pack = parsed(_native.Pack.from_blocks, listed(blocks, "blocks"))
             offsets = None
         parsed(pack.place, region.address, region.size_bytes, element_bytes, page_bytes, offsets)
-        return pack, page_bytes, region.keep
+        return pack, page_bytes, region
 
     def _place_segments(self, keys: Sequence[Key], segments: Segments) -> tuple[_native.Pack, int]:
         self.check_open()
@@ -165,7 +171,7 @@ class Session:
         self,
         pack: _native.Pack,
         range_bytes: int,
-        keep: Any,
+        held: tuple[Place, Any],
         value_bytes: int | None,
         value_offset: int,
         on_exists: str,
@@ -188,14 +194,17 @@ class Session:
             levels = [0] * count if depths is None else list(depths)
             parsed(pack.set_chain, chain, levels)
         replaces = on_exists == "replace"
-        native = self._native.put(pack, value_bytes, value_offset, replaces, keep)
+        (device, stream), keep = held
+        native = answered(
+            self._native.put, pack, value_bytes, value_offset, replaces, device, stream, keep
+        )
         return self._remember(Batch(native, "write", self))
 
     def _get(
         self,
         pack: _native.Pack,
         range_bytes: int,
-        keep: Any,
+        held: tuple[Place, Any],
         value_bytes: int | None,
         value_offset: int,
         wait_s: float,
@@ -203,7 +212,11 @@ class Session:
     ) -> Batch:
         check_range(range_bytes, value_bytes, value_offset)
         wait_ms = milliseconds_of(wait_s, "wait_s")
-        native = self._native.get(pack, value_bytes or 0, value_offset, wait_ms, lease_id, keep)
+        (device, stream), keep = held
+        size = value_bytes or 0
+        native = answered(
+            self._native.get, pack, size, value_offset, wait_ms, lease_id, device, stream, keep
+        )
         return self._remember(Batch(native, "read", self))
 
     def _remember(self, batch: Batch) -> Batch:
@@ -219,6 +232,13 @@ class Session:
                 del pending[first]
             pending[batch] = None
         return batch
+
+    def prepare_device(self, device: int) -> None:
+        """See `Client.prepare_device`."""
+        self.check_open()
+        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
+            raise UsageError(f"device is {device!r}; give the number of a CUDA device")
+        answered(self._native.prepare, device)
 
     def forget(self, batch: Batch) -> None:
         """The caller has seen this batch's outcomes: `sync()` says nothing of it."""

@@ -166,6 +166,10 @@ class AsyncClient:
         while self._ended:
             await asyncio.wait(list(self._ended.values()))
 
+    async def prepare_device(self, device: int) -> None:
+        """Shows the server's pool to a CUDA device, as `Client.prepare_device`."""
+        await asyncio.to_thread(self._session.prepare_device, device)
+
     async def match_prefix(self, keys: Sequence[Key]) -> int:
         """See `Client.match_prefix`."""
         return (await self.lookup(keys)).blocks

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from infinistore import _native
-from infinistore.errors import UsageError
+from infinistore.errors import UsageError, error_for
 
 Key = bytes | str
 Pairs = Sequence[tuple[Key, int]]  # keys and where their blocks begin
@@ -80,3 +80,12 @@ def parsed(parse: Callable[..., T], *arguments: Any) -> T:
         return parse(*arguments)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from None
+
+
+def answered(call: Callable[..., T], *arguments: Any) -> T:
+    """What a native call gives, its failures as ours."""
+    try:
+        return call(*arguments)
+    except _native.Failure as failure:
+        code, message = failure.args
+        raise error_for(code, message) from None

@@ -5,12 +5,15 @@ Nothing here imports torch or numpy: what they make is known by what it can do.
 
 from __future__ import annotations
 
+import math
+import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from infinistore import _native
+from infinistore.client.arguments import answered
 from infinistore.errors import UsageError
 
 UNITS = ("elements", "bytes")
@@ -33,11 +36,15 @@ class Segments:
 
     `addresses` is a buffer of uint64, shape (n,) or (n, segments). The memory must stay allocated,
     and unchanged while it is written from, until the batch is done; `keep` is held until then.
+    With `device` it is that CUDA device's memory, used after the work that `stream` (a handle of
+    CUDA's; 0: the default stream) holds at the call.
     """
 
     addresses: Any
     segment_bytes: int
     keep: Any = None
+    device: int | None = None
+    stream: int = 0
 
     def layout(self, key_count: int) -> tuple[Any, int]:
         """The addresses as a flat buffer, and the number of segments for each key."""
@@ -55,6 +62,16 @@ class Segments:
         return view, per_key
 
 
+class Place(NamedTuple):
+    """Whose memory it is: a CUDA device's, after a stream's work; -1: the host's."""
+
+    device: int = -1
+    stream: int = 0
+
+
+HOST = Place()
+
+
 class Region(NamedTuple):
     """One contiguous piece of the caller's memory. `keep` holds it."""
 
@@ -62,12 +79,13 @@ class Region(NamedTuple):
     size_bytes: int
     element_bytes: int
     keep: Any
+    place: Place = HOST
 
 
 def region_of(cache: Any, *, writable: bool) -> Region:
-    """The memory of a torch CPU tensor, a numpy array, a buffer or a DLPack array.
+    """The memory of a torch tensor, a numpy array, a buffer, a CUDA array or a DLPack array.
 
-    Raises `UsageError` unless it is contiguous, in this machine's main memory and, if asked for,
+    Raises `UsageError` unless it is contiguous, the host's or a CUDA device's and, if asked for,
     writable.
     """
     if hasattr(type(cache), "__array_interface__"):
@@ -78,17 +96,19 @@ def region_of(cache: Any, *, writable: bool) -> Region:
         return _tensor_region(cache)
     if hasattr(cache, "__array_interface__"):
         return _array_region(cache, writable)
+    if hasattr(cache, "__cuda_array_interface__"):
+        return _cuda_region(cache, writable)
     if hasattr(cache, "__dlpack__"):
         return _dlpack_region(cache, writable)
     return _buffer_region(cache, writable)
 
 
 def _tensor_region(tensor: Any) -> Region:
-    device = getattr(tensor.device, "type", str(tensor.device))
-    if device != "cpu":
+    kind = getattr(tensor.device, "type", str(tensor.device))
+    if kind not in ("cpu", "cuda"):
         raise UsageError(
-            f"the cache is a tensor on {tensor.device}; only CPU memory can be used: copy it with "
-            ".cpu() first"
+            f"the cache is a tensor on {tensor.device}; only memory of the CPU and of CUDA devices "
+            "can be used: copy it with .cpu() first"
         )
     if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
         raise UsageError(f"the cache is a tensor of layout {tensor.layout}; only dense ones work")
@@ -98,7 +118,53 @@ def _tensor_region(tensor: Any) -> Region:
             "which is not contiguous; give the whole tensor that it is a view of, or .contiguous()"
         )
     size = int(tensor.element_size())
-    return Region(int(tensor.data_ptr()), int(tensor.numel()) * size, size, tensor)
+    place = HOST if kind == "cpu" else _place_of_tensor(tensor)
+    return Region(int(tensor.data_ptr()), int(tensor.numel()) * size, size, tensor, place)
+
+
+def _place_of_tensor(tensor: Any) -> Place:
+    cuda = sys.modules["torch"].cuda  # whoever has such a tensor has loaded it
+    stream = int(cuda.current_stream(tensor.device).cuda_stream)
+    return Place(int(tensor.get_device()), stream)
+
+
+def _cuda_region(arr: Any, writable: bool) -> Region:
+    facts = arr.__cuda_array_interface__
+    address, is_readonly = facts["data"]
+    size = int(facts["typestr"][2:])
+    shape = tuple(facts["shape"])
+    strides = facts.get("strides")
+    if strides is not None and tuple(strides) != _packed(shape, size):
+        raise UsageError(
+            f"the cache is a CUDA array of shape {shape} and strides {tuple(strides)}, which is "
+            "not contiguous; give the array that it is a view of"
+        )
+    if writable and is_readonly:
+        raise UsageError("the cache is a read-only CUDA array; read into a writable one")
+    size_bytes = math.prod(shape) * size
+    place = HOST
+    if size_bytes:  # the interface does not name the device; its stream None: nothing is under way
+        place = Place(answered(_native.gpu_of, int(address)), int(facts.get("stream") or 0))
+    return Region(int(address), size_bytes, size, arr, place)
+
+
+def _packed(shape: tuple[int, ...], element_bytes: int) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = element_bytes
+    for length in reversed(shape):
+        strides.insert(0, step)
+        step *= length
+    return tuple(strides)
+
+
+def place_of(segments: Segments) -> Place:
+    """Whose memory raw segments are. Raises `UsageError`."""
+    if segments.device is None:
+        return HOST
+    for name, value in (("device", segments.device), ("stream", segments.stream)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UsageError(f"{name} is {value!r}; give a number of 0 or more")
+    return Place(segments.device, segments.stream)
 
 
 def _array_region(arr: Any, writable: bool) -> Region:
@@ -123,7 +189,10 @@ def _array_region(arr: Any, writable: bool) -> Region:
 def _dlpack_region(arr: Any, writable: bool) -> Region:
     kind = int(arr.__dlpack_device__()[0])
     if kind != 1:  # kDLCPU
-        raise UsageError(f"the cache is on DLPack device type {kind}; only CPU memory can be used")
+        raise UsageError(
+            f"the cache is on DLPack device type {kind}; give CUDA memory as a torch tensor or "
+            "with __cuda_array_interface__, and other memory by way of the CPU's"
+        )
     import numpy as np
 
     try:

@@ -147,6 +147,13 @@ class Client:
             lease_id=lease_id,
         )
 
+    def prepare_device(self, device: int) -> None:
+        """Shows the server's pool to a CUDA device now: else it is done part by part, as used.
+
+        Waits, some 0.04 s for each GiB. Raises `SetupError` if CUDA cannot be used.
+        """
+        self._session.prepare_device(device)
+
     def sync(self, timeout_s: float | None = None) -> None:
         """Waits for all batches that were not waited for, then raises the first failure, if any.
 

@@ -1,0 +1,54 @@
+// What GPUs have to do with a channel's requests: work that comes before them, and their copies.
+#include "core/client/channel.h"
+
+namespace infinistore {
+
+// Requests whose gates have opened, or never will.
+void Channel::release_gated() {
+  std::erase_if(gated_, [this](auto& gated) {
+    const Error state = gated.gate->state();
+    if (state.code == Code::kOverloaded) return false;
+    gated.gate->forget(poller_);
+    for (auto& request : gated.requests) {
+      if (state.code == Code::kOk) {
+        auto& queue = queue_of(*request);
+        queue.waiting.push_back(std::move(request));
+      } else {
+        request->fail(state);
+      }
+    }
+    return true;
+  });
+}
+
+void Channel::fail_gated(const Error& reason) {
+  for (auto& gated : gated_) {
+    gated.gate->forget(poller_);
+    for (auto& request : gated.requests) request->fail(reason);
+  }
+  gated_.clear();
+}
+
+// CUDA wakes the thread; should it fail to, as after an error, the thread looks by itself.
+bool Channel::waits_for_gpu() const {
+  return !gated_.empty() || (link_ && !link_->copies().empty());
+}
+
+void Channel::take_copied() {
+  if (!stream_ || link_->copies().empty()) return;
+  for (const auto request_id : link_->copies().take()) {
+    progress_at_ = clock_.now();
+    auto here = line(request_id);
+    auto step = flights_.at(request_id).request->on_copied(here);
+    collect_follow_ups();
+    advance(request_id, std::move(step));
+  }
+  if (stream_->deliver()) drop_connection();
+}
+
+Error Channel::prepare(const Gpu& gpu) {
+  const MutexLock lock(turn_);
+  return link_ ? link_->prepare(gpu) : Error{Code::kOk, {}};
+}
+
+}  // namespace infinistore

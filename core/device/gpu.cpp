@@ -1,0 +1,260 @@
+#include "core/device/gpu.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <utility>
+
+#include "core/device/copy_tiles_ptx.h"
+
+namespace infinistore {
+namespace {
+
+// As in cuda.h.
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kHostPortable = 1;  // for every context of this process
+constexpr int kAttributeHostPointers = 91;
+constexpr int kPointerContext = 1;
+constexpr int kPointerMemoryType = 2;
+constexpr int kPointerOrdinal = 9;
+constexpr int kPointerRangeStart = 11;
+constexpr int kPointerRangeBytes = 12;
+constexpr unsigned kMemoryTypeDevice = 2;
+
+constexpr std::size_t kPinnedBytesMin = 64 * 1024;
+// Callers' streams beyond these share watchers: a wait for one may then wait for another, too.
+constexpr std::size_t kWatchersMax = 16;
+
+std::string hex(std::uint64_t value) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (; value > 0; value /= 16) text.insert(text.begin(), kDigits[value % 16]);
+  return "0x" + (text.empty() ? "0" : text);
+}
+
+struct Range {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+
+  bool holds(std::uint64_t address, std::uint64_t bytes) const noexcept {
+    return address >= begin && address < end && bytes <= end - address;
+  }
+};
+
+}  // namespace
+
+CurrentContext::CurrentContext(const Gpu& gpu) noexcept : driver_(gpu.driver()) {
+  driver_.push_context(gpu.context());
+}
+
+CurrentContext::~CurrentContext() {
+  CuContext popped = nullptr;
+  driver_.pop_context(&popped);
+}
+
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (data_ != nullptr) gpu_->give_back(data_, bytes_);
+}
+
+Result<Gpu*> Gpu::of(int ordinal) {
+  static Mutex mutex;
+  static auto& gpus = *std::make_unique<std::map<int, std::unique_ptr<Gpu>>>().release();
+  const MutexLock lock(mutex);
+  const auto found = gpus.find(ordinal);
+  if (found != gpus.end()) return found->second.get();
+  auto gpu = open(ordinal);
+  if (!gpu) return gpu.error();
+  return gpus.emplace(ordinal, std::move(*gpu)).first->second.get();
+}
+
+Result<int> Gpu::owner_of(std::uint64_t address) {
+  const auto any = of(0);  // CUDA answers in some context only
+  if (!any) return any.error();
+  const CurrentContext current(*any.value());
+  int ordinal = -1;
+  const auto status = any.value()->driver_.pointer_attribute(&ordinal, kPointerOrdinal, address);
+  if (status != kCuSuccess || ordinal < 0) {
+    return Error{Code::kInvalid, "memory at " + hex(address) +
+                                     " is not a CUDA device's: was it freed, or is it the host's?"};
+  }
+  return ordinal;
+}
+
+Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal) {
+  const auto driver = load_driver();
+  if (!driver) return driver.error();
+  auto gpu = std::make_unique<Gpu>(Private{}, *driver.value(), ordinal);
+  const auto begun = gpu->begin();
+  if (begun.code != Code::kOk) return begun;
+  return gpu;
+}
+
+Error Gpu::begin() {
+  int count = 0;
+  if (auto error = check(driver_.device_count(&count), "counting devices");
+      error.code != Code::kOk) {
+    return error;
+  }
+  if (ordinal_ < 0 || ordinal_ >= count) {
+    return {Code::kSetup, "there is no CUDA device " + std::to_string(ordinal_) +
+                              "; this process sees " + std::to_string(count) +
+                              " (CUDA_VISIBLE_DEVICES)"};
+  }
+  CuDevice device = 0;
+  int sees_host_pointers = 0;
+  auto error = check(driver_.device_get(&device, ordinal_), "finding the device");
+  if (error.code == Code::kOk) {
+    error = check(driver_.device_attribute(&sees_host_pointers, kAttributeHostPointers, device),
+                  "asking for the device's attributes");
+  }
+  if (error.code == Code::kOk && sees_host_pointers == 0) {
+    return {Code::kSetup, "CUDA device " + std::to_string(ordinal_) +
+                              " does not see the host's memory under its own addresses; give "
+                              "memory of the host"};
+  }
+  if (error.code == Code::kOk) {
+    error = check(driver_.primary_context(&context_, device), "opening the device");
+  }
+  if (error.code != Code::kOk) return error;
+  const CurrentContext current(*this);
+  error = load_kernels();
+  return error.code == Code::kOk ? make_streams() : error;
+}
+
+Error Gpu::load_kernels() {
+  CuModule module = nullptr;
+  auto error = check(driver_.module_load(&module, kCopyTilesPtx), "loading the copy kernels");
+  const auto find = [&](Way way, bool sums, const char* name) {
+    if (error.code != Code::kOk) return;
+    error = check(driver_.module_function(&kernels_[lane(way)][sums ? 1 : 0], module, name), name);
+  };
+  find(Way::kToHost, false, "tiles_to_host");
+  find(Way::kToHost, true, "tiles_to_host_summed");
+  find(Way::kToDevice, false, "tiles_to_device");
+  find(Way::kToDevice, true, "tiles_to_device_summed");
+  return error;
+}
+
+Error Gpu::make_streams() {
+  int least = 0;
+  int greatest = 0;
+  auto error = check(driver_.stream_priorities(&least, &greatest), "asking for priorities");
+  for (auto& made : lanes_) {
+    for (CuStream* stream : {&made.copies, &made.ends}) {
+      if (error.code != Code::kOk) return error;
+      // Before the model's kernels: a copy takes few multiprocessors, and others wait for it.
+      error = check(driver_.stream_create(stream, kStreamNonBlocking, greatest), "making a stream");
+    }
+  }
+  return error;
+}
+
+Error Gpu::make_event(CuEvent& event) const {
+  return check(driver_.event_create(&event, kEventDisableTiming), "making an event");
+}
+
+void Gpu::destroy_event(CuEvent event) const noexcept {
+  if (event == nullptr) return;
+  const CurrentContext current(*this);
+  driver_.event_destroy(event);
+}
+
+Error Gpu::check(CuStatus status, const char* what) const {
+  if (status == kCuSuccess) return {Code::kOk, {}};
+  return {Code::kSetup, "CUDA device " + std::to_string(ordinal_) + ": " + what + " failed with " +
+                            driver_.describe(status)};
+}
+
+Error Gpu::check_memory(std::span<const std::uint64_t> addresses, std::uint64_t bytes) const {
+  const CurrentContext current(*this);
+  std::vector<Range> seen;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const std::uint64_t address = addresses[i];
+    bool is_known = false;
+    for (auto range = seen.rbegin(); range != seen.rend() && !is_known; ++range) {
+      is_known = range->holds(address, bytes);
+    }
+    if (is_known) continue;
+    const auto refuse = [&](const std::string& why) {
+      return Error{Code::kInvalid, "block memory at " + hex(address) + " (" +
+                                       std::to_string(bytes) + " bytes) " + why};
+    };
+    unsigned type = 0;
+    const auto ask = [&](int attribute, void* value) {
+      return driver_.pointer_attribute(value, attribute, address) == kCuSuccess;
+    };
+    if (!ask(kPointerMemoryType, &type) || type != kMemoryTypeDevice) {
+      return refuse("is not memory of a CUDA device: was it freed, or is it the host's?");
+    }
+    int ordinal = -1;
+    if (ask(kPointerOrdinal, &ordinal) && ordinal != ordinal_) {
+      return refuse("is on CUDA device " + std::to_string(ordinal) + ", not " +
+                    std::to_string(ordinal_));
+    }
+    CuContext owner = nullptr;
+    if (ask(kPointerContext, &owner) && owner != nullptr && owner != context_) {
+      return refuse("was allocated in another context than the device's primary one");
+    }
+    Range range;
+    std::size_t size = 0;
+    if (!ask(kPointerRangeStart, &range.begin) || !ask(kPointerRangeBytes, &size)) {
+      return refuse("lies in no allocation");
+    }
+    range.end = range.begin + size;
+    if (!range.holds(address, bytes)) {
+      return refuse("goes past the end of its allocation, " + std::to_string(size) +
+                    " bytes from " + hex(range.begin));
+    }
+    seen.push_back(range);
+  }
+  return {Code::kOk, {}};
+}
+
+Result<PinnedMemory> Gpu::pinned(std::size_t bytes) {
+  const std::size_t size = std::bit_ceil(std::max(bytes, kPinnedBytesMin));
+  {
+    const MutexLock lock(mutex_);
+    auto& idle = idle_[size];
+    if (!idle.empty()) {
+      std::byte* const data = idle.back();
+      idle.pop_back();
+      return PinnedMemory(*this, data, size);
+    }
+  }
+  const CurrentContext current(*this);
+  void* data = nullptr;
+  auto error = check(driver_.host_alloc(&data, size, kHostPortable), "allocating pinned memory");
+  if (error.code != Code::kOk) return error;
+  return PinnedMemory(*this, static_cast<std::byte*>(data), size);
+}
+
+void Gpu::give_back(std::byte* data, std::size_t bytes) noexcept {
+  const MutexLock lock(mutex_);
+  idle_[bytes].push_back(data);
+}
+
+Result<CuStream> Gpu::watcher(CuStream caller) {
+  const MutexLock lock(mutex_);
+  const auto found = watchers_.find(caller);
+  if (found != watchers_.end()) return found->second;
+  if (watcher_streams_.size() < kWatchersMax) {
+    CuStream stream = nullptr;
+    auto error = check(driver_.stream_create(&stream, kStreamNonBlocking, 0), "making a stream");
+    if (error.code != Code::kOk) return error;
+    watcher_streams_.push_back(stream);
+    watchers_[caller] = stream;
+    return stream;
+  }
+  // Not remembered: callers' streams come and go.
+  return watcher_streams_[std::hash<CuStream>{}(caller) / 64 % watcher_streams_.size()];
+}
+
+}  // namespace infinistore

@@ -1,0 +1,50 @@
+#pragma once
+// TileCopy: one launch of the copy kernel over many tiles, on its way.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/poller.h"
+#include "core/base/result.h"
+#include "core/device/gpu.h"
+#include "core/device/stream_call.h"
+#include "core/device/tile.h"
+
+namespace infinistore {
+
+class TileCopy {
+  struct Private {};
+
+ public:
+  // Launches it; `waker` is woken at its end.  All host memory that is named is registered.
+  static Result<std::unique_ptr<TileCopy>> start(Gpu& gpu, TileList tiles, Way way, bool sums,
+                                                 Waker& waker);
+  TileCopy(Private, Gpu& gpu, TileList tiles) noexcept : gpu_(gpu), tiles_(std::move(tiles)) {}
+  ~TileCopy();  // waits
+  TileCopy(const TileCopy&) = delete;
+  TileCopy& operator=(const TileCopy&) = delete;
+
+  // Whether nothing touches the memory any more.
+  bool is_over();
+  void wait() noexcept;
+  // After the end: kOk, or why the bytes are not there.
+  const Error& outcome() const noexcept { return outcome_; }
+  // Of each item, after a good end, if it was started with sums.
+  std::vector<std::uint64_t> sums() const;
+
+ private:
+  Error launch(Way way, bool sums, Waker& waker);
+  void end(CuStatus status);
+  std::uint64_t* results() const noexcept;
+
+  Gpu& gpu_;
+  const TileList tiles_;
+  PinnedMemory memory_;  // the tiles, then a result of each
+  CuEvent event_ = nullptr;
+  bool is_over_ = true;
+  Error outcome_{Code::kOk, {}};
+  std::optional<StreamCall> call_;
+};
+
+}  // namespace infinistore

@@ -1,9 +1,11 @@
 // The limits of this machine, for infinistore.bench: addresses in, no result but an outcome's code.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "bindings/init.h"
 #include "bindings/unlocked.h"
 #include "core/bench/copy_limit.h"
+#include "core/bench/gpu_copies.h"
 #include "core/bench/round_trip.h"
 #include "core/bench/stream_limit.h"
 
@@ -63,6 +66,28 @@ int bench_round_trips(int out, int in, std::size_t message_bytes, const Times& t
   return static_cast<int>(round_trips(out, in, message_bytes, times));
 }
 
+std::unique_ptr<GpuCopyLoop> make_gpu_copy_loop(int device, const Memory& host) {
+  const auto gpu = Gpu::of(device);
+  if (!gpu) throw std::runtime_error(gpu.error().message);
+  return std::make_unique<GpuCopyLoop>(
+      *gpu.value(), MutableBytes(reinterpret_cast<std::byte*>(host.data()), host.size()));
+}
+
+std::uint64_t run_gpu_copy_loop(GpuCopyLoop& loop, const Addresses& device,
+                                const Addresses& offsets, std::uint64_t block_bytes, bool to_host,
+                                bool sums) {
+  if (device.size() != offsets.size()) {
+    throw std::invalid_argument("device and offsets differ in length");
+  }
+  const std::span from = span_of(device);
+  const std::span to = span_of(offsets);
+  const Unlocked unlocked;
+  const auto taken =
+      loop.run(from, to, block_bytes, to_host ? Way::kToHost : Way::kToDevice, sums);
+  if (!taken) throw std::runtime_error(taken.error().message);
+  return taken.value();
+}
+
 }  // namespace
 
 void init_bench(nb::module_& module) {
@@ -74,6 +99,13 @@ void init_bench(nb::module_& module) {
   module.def("bench_move_blocks", &bench_move_blocks, nb::arg("sockets"), nb::arg("to_far"),
              nb::arg("addresses"), nb::arg("block_bytes"),
              "Sends blocks to, or fetches them from, bench_serve_streams; a Code.");
+  nb::class_<GpuCopyLoop>(module, "GpuCopyLoop",
+                          "The copy kernel alone; `host` must stay mapped as long as it lives.")
+      .def("run", &run_gpu_copy_loop, nb::arg("device"), nb::arg("offsets"),
+           nb::arg("block_bytes"), nb::arg("to_host"), nb::arg("sums"),
+           "Nanoseconds of one launch that moves every block.");
+  module.def("gpu_copy_loop", &make_gpu_copy_loop, nb::arg("device"), nb::arg("host"),
+             nb::keep_alive<0, 2>());
   module.def("bench_echo", &bench_echo, nb::arg("source"), nb::arg("sink"),
              nb::arg("message_bytes"), "Sends back what comes, until the stream ends; a Code.");
   module.def("bench_round_trips", &bench_round_trips, nb::arg("sink"), nb::arg("source"),

@@ -20,7 +20,7 @@ CORE_LAYERS: dict[str, set[str]] = {
     "transport": {"base", "memory", "device", "wire"},
     "client": {"base", "memory", "device", "wire", "transport"},
     "server": {"base", "memory", "wire", "transport", "store"},
-    "bench": {"base"},
+    "bench": {"base", "device"},
 }
 BINDINGS_MAY_USE = {"base", "device", "client", "server", "bench", "store"}  # store: its model test
 PYTHON_LAYERS: dict[str, set[str]] = {

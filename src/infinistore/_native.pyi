@@ -20,6 +20,14 @@ def bench_serve_streams(sockets: Sequence[int], memory: Annotated[NDArray[numpy.
 def bench_move_blocks(sockets: Sequence[int], to_far: bool, addresses: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int) -> int:
     """Sends blocks to, or fetches them from, bench_serve_streams; a Code."""
 
+class GpuCopyLoop:
+    """The copy kernel alone; `host` must stay mapped as long as it lives."""
+
+    def run(self, device: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int, to_host: bool, sums: bool) -> int:
+        """Nanoseconds of one launch that moves every block."""
+
+def gpu_copy_loop(device: int, host: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> GpuCopyLoop: ...
+
 def bench_echo(source: int, sink: int, message_bytes: int) -> int:
     """Sends back what comes, until the stream ends; a Code."""
 

@@ -350,7 +350,7 @@ def test_tensors_that_cannot_be_used_say_why(connect: Any) -> None:
     torch = pytest.importorskip("torch")
     client = connect()
     for tensor, says in (
-        (torch.zeros(8, device="meta"), "only CPU memory"),
+        (torch.zeros(8, device="meta"), "only memory of the CPU and of CUDA"),
         (torch.zeros(4, 4).t(), "not contiguous"),
         (torch.zeros(4, 4).to_sparse(), "layout torch.sparse"),
     ):

@@ -75,15 +75,15 @@ std::unique_ptr<GpuCopyLoop> make_gpu_copy_loop(int device, const Memory& host) 
 
 std::uint64_t run_gpu_copy_loop(GpuCopyLoop& loop, const Addresses& device,
                                 const Addresses& offsets, std::uint64_t block_bytes, bool to_host,
-                                bool sums) {
+                                bool sums, unsigned thread_blocks, unsigned threads) {
   if (device.size() != offsets.size()) {
     throw std::invalid_argument("device and offsets differ in length");
   }
   const std::span from = span_of(device);
   const std::span to = span_of(offsets);
   const Unlocked unlocked;
-  const auto taken =
-      loop.run(from, to, block_bytes, to_host ? Way::kToHost : Way::kToDevice, sums);
+  const auto taken = loop.run(from, to, block_bytes, to_host ? Way::kToHost : Way::kToDevice, sums,
+                              {.thread_blocks = thread_blocks, .threads = threads});
   if (!taken) throw std::runtime_error(taken.error().message);
   return taken.value();
 }
@@ -101,8 +101,8 @@ void init_bench(nb::module_& module) {
              "Sends blocks to, or fetches them from, bench_serve_streams; a Code.");
   nb::class_<GpuCopyLoop>(module, "GpuCopyLoop",
                           "The copy kernel alone; `host` must stay mapped as long as it lives.")
-      .def("run", &run_gpu_copy_loop, nb::arg("device"), nb::arg("offsets"),
-           nb::arg("block_bytes"), nb::arg("to_host"), nb::arg("sums"),
+      .def("run", &run_gpu_copy_loop, nb::arg("device"), nb::arg("offsets"), nb::arg("block_bytes"),
+           nb::arg("to_host"), nb::arg("sums"), nb::arg("thread_blocks"), nb::arg("threads"),
            "Nanoseconds of one launch that moves every block.");
   module.def("gpu_copy_loop", &make_gpu_copy_loop, nb::arg("device"), nb::arg("host"),
              nb::keep_alive<0, 2>());

@@ -4,7 +4,6 @@
 
 #include "core/base/clock.h"
 #include "core/base/poller.h"
-#include "core/device/tile_copy.h"
 
 namespace infinistore {
 namespace {
@@ -17,7 +16,8 @@ struct Nobody final : Waker {
 
 Result<std::uint64_t> GpuCopyLoop::run(std::span<const std::uint64_t> device,
                                        std::span<const std::uint64_t> offsets,
-                                       std::uint64_t block_bytes, Way way, bool sums) {
+                                       std::uint64_t block_bytes, Way way, bool sums,
+                                       LaunchShape shape) {
   const auto covered = registered_.cover(gpu_, 0, host_.size());
   if (covered.code != Code::kOk) return covered;
   TileList tiles;
@@ -31,7 +31,7 @@ Result<std::uint64_t> GpuCopyLoop::run(std::span<const std::uint64_t> device,
   Nobody nobody;
   const MonotonicClock clock;
   const Nanos before = clock.now();
-  auto copy = TileCopy::start(gpu_, std::move(tiles), way, sums, nobody);
+  auto copy = TileCopy::start(gpu_, std::move(tiles), way, sums, nobody, shape);
   if (!copy) return copy.error();
   copy.value()->wait();
   const Nanos after = clock.now();

@@ -8,7 +8,7 @@
 #include "core/base/bytes.h"
 #include "core/device/gpu.h"
 #include "core/device/registered_memory.h"
-#include "core/device/tile.h"
+#include "core/device/tile_copy.h"
 
 namespace infinistore {
 
@@ -22,7 +22,7 @@ class GpuCopyLoop {
   // over, or why it failed.
   Result<std::uint64_t> run(std::span<const std::uint64_t> device,
                             std::span<const std::uint64_t> offsets, std::uint64_t block_bytes,
-                            Way way, bool sums);
+                            Way way, bool sums, LaunchShape shape);
   // Of each block of the last run with sums.
   const std::vector<std::uint64_t>& sums() const noexcept { return sums_; }
 

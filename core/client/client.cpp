@@ -15,10 +15,6 @@ namespace {
 // flight.
 constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
 
-// A GPU's copies over shared memory: so much takes its bus a millisecond, beside which a launch and
-// two messages cost little.
-constexpr std::uint64_t kLaunchBytes = std::uint64_t{64} << 20;
-
 }  // namespace
 
 // Descriptors and threads may run out in a program that has many of its own.
@@ -157,10 +153,8 @@ std::vector<std::vector<std::uint32_t>> Client::spread(const KeyList& keys) cons
 
 std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
                                                   const std::vector<std::uint32_t>& indexes) const {
-  const bool is_launch = batch.gpu() != nullptr && server().shares_memory;
   std::uint64_t fits =
-      (is_launch ? std::max(options_.batch_bytes_max, kLaunchBytes) : options_.batch_bytes_max) /
-      std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
+      options_.batch_bytes_max / std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
   if (batch.spec.verb == Verb::kPut) {
     const auto share = server().pool_bytes / kPoolShareOfPuts;
     fits = std::min(fits, share / std::max<std::uint64_t>(batch.spec.pool_bytes(), 1));

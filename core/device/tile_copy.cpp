@@ -4,16 +4,8 @@
 #include <utility>
 
 namespace infinistore {
-namespace {
-
-// Eight move all that the bus takes (measured), and leave the model its multiprocessors.
-constexpr unsigned kThreadBlocks = 16;
-constexpr unsigned kThreads = 512;
-
-}  // namespace
-
 Result<std::unique_ptr<TileCopy>> TileCopy::start(Gpu& gpu, TileList tiles, Way way, bool sums,
-                                                  Waker& waker) {
+                                                  Waker& waker, LaunchShape shape) {
   const CurrentContext current(gpu);
   auto copy = std::make_unique<TileCopy>(Private{}, gpu, std::move(tiles));
   const auto all = copy->tiles_.tiles();
@@ -22,22 +14,22 @@ Result<std::unique_ptr<TileCopy>> TileCopy::start(Gpu& gpu, TileList tiles, Way 
   copy->memory_ = std::move(*memory);
   std::memcpy(copy->memory_.data(), all.data(), all.size_bytes());
   auto error = gpu.make_event(copy->event_);
-  if (error.code == Code::kOk) error = copy->launch(way, sums, waker);
+  if (error.code == Code::kOk) error = copy->launch(way, sums, waker, shape);
   if (error.code != Code::kOk) return error;
   return copy;
 }
 
-Error TileCopy::launch(Way way, bool sums, Waker& waker) {
+Error TileCopy::launch(Way way, bool sums, Waker& waker, LaunchShape shape) {
   const auto& driver = gpu_.driver();
   const void* tiles = memory_.data();
   std::uint64_t* results_at = results();
   auto count = static_cast<std::uint32_t>(tiles_.tiles().size());
   void* parameters[] = {static_cast<void*>(&tiles), static_cast<void*>(&results_at), &count};
   const CuStream stream = gpu_.copies(way);
-  auto error =
-      gpu_.check(driver.launch_kernel(gpu_.kernel(way, sums), kThreadBlocks, 1, 1, kThreads, 1, 1,
-                                      0, stream, static_cast<void**>(parameters), nullptr),
-                 "launching a copy");
+  auto error = gpu_.check(
+      driver.launch_kernel(gpu_.kernel(way, sums), shape.thread_blocks, 1, 1, shape.threads, 1, 1,
+                           0, stream, static_cast<void**>(parameters), nullptr),
+      "launching a copy");
   if (error.code != Code::kOk) return error;
   error = gpu_.check(driver.event_record(event_, stream), "marking the end of a copy");
   if (error.code != Code::kOk) {

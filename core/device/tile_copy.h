@@ -13,13 +13,19 @@
 
 namespace infinistore {
 
+// How much of a GPU takes part in a copy.
+struct LaunchShape {
+  unsigned thread_blocks;
+  unsigned threads;  // of each
+};
+
 class TileCopy {
   struct Private {};
 
  public:
   // Launches it; `waker` is woken at its end.  All host memory that is named is registered.
   static Result<std::unique_ptr<TileCopy>> start(Gpu& gpu, TileList tiles, Way way, bool sums,
-                                                 Waker& waker);
+                                                 Waker& waker, LaunchShape shape = kShape);
   TileCopy(Private, Gpu& gpu, TileList tiles) noexcept : gpu_(gpu), tiles_(std::move(tiles)) {}
   ~TileCopy();  // waits
   TileCopy(const TileCopy&) = delete;
@@ -34,7 +40,10 @@ class TileCopy {
   std::vector<std::uint64_t> sums() const;
 
  private:
-  Error launch(Way way, bool sums, Waker& waker);
+  // Eight blocks move all that the bus takes (measured), and leave the model its multiprocessors.
+  static constexpr LaunchShape kShape = {.thread_blocks = 16, .threads = 512};
+
+  Error launch(Way way, bool sums, Waker& waker, LaunchShape shape);
   void end(CuStatus status);
   std::uint64_t* results() const noexcept;
 

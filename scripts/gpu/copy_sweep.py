@@ -36,6 +36,7 @@ HOST = 1 << 30
 ALONE_OFF = {True: 0.93, False: 0.91}  # to the host, to the device
 ALONE_ON = 0.88
 WHOLE = 0.85
+SHAPE = (16, 512)  # thread blocks, and threads of each, as the product launches them
 
 
 @dataclass
@@ -121,7 +122,7 @@ def alone(rounds: int, limit: Limit) -> list[Line]:
                 times, bounds, ratios = [], [], []
                 for round_ in range(rounds + 1):
                     bound = limit.run(to_host)
-                    taken = loop.run(addresses, offsets, block, to_host, sums) / 1e9
+                    taken = loop.run(addresses, offsets, block, to_host, sums, *SHAPE) / 1e9
                     if round_:
                         times.append(taken)
                         bounds.append(bound)

@@ -187,7 +187,7 @@ def test_memory_that_is_none_of_a_gpus_is_refused(conn: Any) -> None:
     tensor = torch.zeros(4096, dtype=torch.uint8, device="cuda")
     rows = np.array([tensor.data_ptr()], dtype=np.uint64)
     with pytest.raises(UsageError, match="past the end of its allocation"):
-        conn.write_segments(["p"], infinistore.Segments(rows, 1 << 34, tensor, device=0))
+        conn.write_segments(["p"], infinistore.Segments(rows, 1 << 29, tensor, device=0))
     with pytest.raises(infinistore.InfiniStoreError, match="no CUDA device 99"):
         conn.write_segments(["d"], infinistore.Segments(rows, 4096, tensor, device=99))
     assert conn.exists(["h", "p", "d"]) == [False] * 3

@@ -30,9 +30,11 @@ Result<std::uint64_t> GpuCopyLoop::run(std::span<const std::uint64_t> device,
   }
   Nobody nobody;
   const MonotonicClock clock;
-  const Nanos before = clock.now();
-  auto copy = TileCopy::start(gpu_, std::move(tiles), way, sums, nobody, shape);
+  auto copy = TileCopy::prepare(gpu_, std::move(tiles));
   if (!copy) return copy.error();
+  const Nanos before = clock.now();
+  const auto launched = copy.value()->launch(way, sums, nobody, shape);
+  if (launched.code != Code::kOk) return launched;
   copy.value()->wait();
   const Nanos after = clock.now();
   if (copy.value()->outcome().code != Code::kOk) return copy.value()->outcome();

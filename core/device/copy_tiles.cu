@@ -130,10 +130,10 @@ static __device__ void copy_tiles(const Tile* tiles, u32 count, u64* results) {
   }
 }
 
-#define KERNEL(name, to_host, sums)                                                             \
-  extern "C" __global__ void __launch_bounds__(1024)                                            \
-      name(const Tile* tiles, u64* results, u32 count) {                                        \
-    copy_tiles<to_host, sums>(tiles, count, results);                                           \
+#define KERNEL(name, to_host, sums)                      \
+  extern "C" __global__ void __launch_bounds__(1024)     \
+      name(const Tile* tiles, u64* results, u32 count) { \
+    copy_tiles<to_host, sums>(tiles, count, results);    \
   }
 
 KERNEL(tiles_to_host, true, false)

@@ -148,7 +148,7 @@ Error Gpu::make_streams() {
   int greatest = 0;
   auto error = check(driver_.stream_priorities(&least, &greatest), "asking for priorities");
   for (auto& made : lanes_) {
-    for (CuStream* stream : {&made.copies, &made.ends}) {
+    for (CuStream* stream : {&made.copies[0], &made.copies[1], &made.ends}) {
       if (error.code != Code::kOk) return error;
       // Before the model's kernels: a copy takes few multiprocessors, and others wait for it.
       error = check(driver_.stream_create(stream, kStreamNonBlocking, greatest), "making a stream");

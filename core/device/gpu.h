@@ -3,6 +3,7 @@
 //
 // Any thread.  Made once for each device, and never destroyed: CUDA may be gone before our statics.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -75,8 +76,11 @@ class Gpu {
   // kSetup: no more can be had.
   Result<PinnedMemory> pinned(std::size_t bytes);
 
-  // Copies are launched on the first, and who waits for their ends sleeps on the second.
-  CuStream copies(Way way) const noexcept { return lanes_[lane(way)].copies; }
+  // For a copy, in turns two: while one ends, another's bytes already fill the bus.
+  CuStream copies(Way way) noexcept {
+    return lanes_[lane(way)].copies[turns_.fetch_add(1, std::memory_order_relaxed) % 2];
+  }
+  // For the calls at their ends.
   CuStream ends(Way way) const noexcept { return lanes_[lane(way)].ends; }
   // For waiting until a caller's stream has come to some point: one of ours for each of theirs.
   Result<CuStream> watcher(CuStream caller);
@@ -92,7 +96,7 @@ class Gpu {
  private:
   friend class PinnedMemory;
   struct Lane {
-    CuStream copies = nullptr;
+    CuStream copies[2] = {};
     CuStream ends = nullptr;
   };
 
@@ -107,6 +111,7 @@ class Gpu {
   const int ordinal_;
   CuContext context_ = nullptr;
   Lane lanes_[2];
+  std::atomic<unsigned> turns_{0};
   CuFunction kernels_[2][2] = {};
   Mutex mutex_;
   std::map<std::size_t, std::vector<std::byte*>> idle_ GUARDED_BY(mutex_);  // pinned, by size

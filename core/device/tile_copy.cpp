@@ -4,8 +4,7 @@
 #include <utility>
 
 namespace infinistore {
-Result<std::unique_ptr<TileCopy>> TileCopy::start(Gpu& gpu, TileList tiles, Way way, bool sums,
-                                                  Waker& waker, LaunchShape shape) {
+Result<std::unique_ptr<TileCopy>> TileCopy::prepare(Gpu& gpu, TileList tiles) {
   const CurrentContext current(gpu);
   auto copy = std::make_unique<TileCopy>(Private{}, gpu, std::move(tiles));
   const auto all = copy->tiles_.tiles();
@@ -13,13 +12,13 @@ Result<std::unique_ptr<TileCopy>> TileCopy::start(Gpu& gpu, TileList tiles, Way 
   if (!memory) return memory.error();
   copy->memory_ = std::move(*memory);
   std::memcpy(copy->memory_.data(), all.data(), all.size_bytes());
-  auto error = gpu.make_event(copy->event_);
-  if (error.code == Code::kOk) error = copy->launch(way, sums, waker, shape);
+  const auto error = gpu.make_event(copy->event_);
   if (error.code != Code::kOk) return error;
   return copy;
 }
 
 Error TileCopy::launch(Way way, bool sums, Waker& waker, LaunchShape shape) {
+  const CurrentContext current(gpu_);
   const auto& driver = gpu_.driver();
   const void* tiles = memory_.data();
   std::uint64_t* results_at = results();

@@ -23,9 +23,10 @@ class TileCopy {
   struct Private {};
 
  public:
-  // Launches it; `waker` is woken at its end.  All host memory that is named is registered.
-  static Result<std::unique_ptr<TileCopy>> start(Gpu& gpu, TileList tiles, Way way, bool sums,
-                                                 Waker& waker, LaunchShape shape = kShape);
+  // All host memory that is named is registered.
+  static Result<std::unique_ptr<TileCopy>> prepare(Gpu& gpu, TileList tiles);
+  // Launches it, once; `waker` is woken at its end.
+  Error launch(Way way, bool sums, Waker& waker, LaunchShape shape = kShape);
   TileCopy(Private, Gpu& gpu, TileList tiles) noexcept : gpu_(gpu), tiles_(std::move(tiles)) {}
   ~TileCopy();  // waits
   TileCopy(const TileCopy&) = delete;
@@ -40,10 +41,9 @@ class TileCopy {
   std::vector<std::uint64_t> sums() const;
 
  private:
-  // Eight blocks move all that the bus takes (measured), and leave the model its multiprocessors.
-  static constexpr LaunchShape kShape = {.thread_blocks = 16, .threads = 512};
+  // They move nearly all that the bus takes (measured), and leave the model its multiprocessors.
+  static constexpr LaunchShape kShape = {.thread_blocks = 8, .threads = 512};
 
-  Error launch(Way way, bool sums, Waker& waker, LaunchShape shape);
   void end(CuStatus status);
   std::uint64_t* results() const noexcept;
 

@@ -7,8 +7,10 @@
 namespace infinistore {
 
 Error GpuCopies::start(Transfer& transfer, TileList tiles, Way way, bool sums) {
-  auto copy = TileCopy::start(*transfer.gpu(), std::move(tiles), way, sums, waker_);
+  auto copy = TileCopy::prepare(*transfer.gpu(), std::move(tiles));
   if (!copy) return copy.error();
+  const auto launched = copy.value()->launch(way, sums, waker_);
+  if (launched.code != Code::kOk) return launched;
   transfer.copy = std::move(*copy);
   moving_.push_back(&transfer);
   return {Code::kOk, {}};

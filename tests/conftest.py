@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fake_driver import LIBRARY
 from figures import record_figure
 from server_process import ServerProcess
 
@@ -14,6 +16,10 @@ __all__ = ["record_figure"]  # a fixture for every test, too
 
 if TYPE_CHECKING:
     from infinistore import Client
+
+# The product loads CUDA's driver once in a process: all tests see the double, whatever this machine
+# has, unless whoever starts them names another.
+os.environ.setdefault("INFINISTORE_CUDA_LIBRARY", str(LIBRARY))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,43 @@
+"""Fixtures for tests with GPUs' memory: the double of CUDA's driver, and arrays of its memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fake_driver import LIBRARY, DeviceArray, FakeDriver
+
+
+@pytest.fixture(scope="session")
+def loaded_driver() -> FakeDriver:
+    """The double, which the product has in this process, too."""
+    if os.environ["INFINISTORE_CUDA_LIBRARY"] != str(LIBRARY):
+        pytest.skip("these tests need the double of CUDA's driver: leave INFINISTORE_CUDA_LIBRARY")
+    return FakeDriver()
+
+
+@pytest.fixture
+def driver(loaded_driver: FakeDriver) -> Iterator[FakeDriver]:
+    """The double as new: no test's faults and holds reach another's."""
+    loaded_driver.reset()
+    yield loaded_driver
+    loaded_driver.reset()
+
+
+@pytest.fixture
+def device_array(driver: FakeDriver) -> Iterator[Callable[..., DeviceArray]]:
+    """Makes arrays of a device's memory (`device_array(shape, dtype, device=0)`)."""
+    made: list[DeviceArray] = []
+
+    def make(*shape_and_dtype: Any, **others: Any) -> DeviceArray:
+        made.append(DeviceArray(driver, *shape_and_dtype, **others))
+        return made[-1]
+
+    yield make
+    driver.reset()
+    for array in made:
+        with driver.on(array.device):
+            driver.call("cuMemFree_v2", array.address)  # a test may have freed it

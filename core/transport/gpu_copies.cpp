@@ -1,10 +1,57 @@
 #include "core/transport/gpu_copies.h"
 
+#include <span>
 #include <utility>
 
 #include "core/transport/link.h"
 
 namespace infinistore {
+
+namespace {
+
+constexpr std::uint64_t kStagedAlignment = 64;
+
+}  // namespace
+
+Error stage(Transfer& transfer) {
+  std::uint64_t bytes = 0;
+  transfer.staged.clear();
+  for (const auto& item : transfer.items) {
+    transfer.staged.push_back(bytes);
+    bytes += (item.bytes() + kStagedAlignment - 1) / kStagedAlignment * kStagedAlignment;
+  }
+  auto memory = transfer.gpu()->pinned(bytes);
+  if (!memory) return memory.error();
+  transfer.staging = std::move(*memory);
+  for (auto& at : transfer.staged) at += reinterpret_cast<std::uintptr_t>(transfer.staging.data());
+  return {Code::kOk, {}};
+}
+
+void enter_staging(Transfer& transfer) {
+  transfer.targets = transfer.items;
+  for (std::size_t i = 0; i < transfer.items.size(); ++i) {
+    const auto& target = transfer.targets[i];
+    transfer.items[i] = {.addresses = std::span(transfer.staged).subspan(i, 1),
+                         .segment_bytes = target.bytes(),
+                         .position = target.position};
+  }
+}
+
+void leave_staging(Transfer& transfer) { transfer.items = std::exchange(transfer.targets, {}); }
+
+Error GpuCopies::start_staged(Transfer& transfer, Way way, bool sums) {
+  TileList tiles;
+  for (std::size_t i = 0; i < transfer.items.size(); ++i) {
+    const auto& item = transfer.items[i];
+    tiles.begin_item(item.position);
+    std::uint64_t at = transfer.staged[i];
+    for (const auto address : item.addresses) {
+      tiles.add(address, at, item.segment_bytes);
+      at += item.segment_bytes;
+    }
+  }
+  return start(transfer, std::move(tiles), way, sums);
+}
 
 Error GpuCopies::start(Transfer& transfer, TileList tiles, Way way, bool sums) {
   auto copy = TileCopy::prepare(*transfer.gpu(), std::move(tiles));

@@ -13,6 +13,14 @@ namespace infinistore {
 
 struct Transfer;
 
+// Finds pinned memory for all items of a transfer, one behind the other.  Requests in flight bound
+// how much there is.
+Error stage(Transfer& transfer);
+// The items are in it from now on, and where they were in transfer.targets.
+void enter_staging(Transfer& transfer);
+// And back.
+void leave_staging(Transfer& transfer);
+
 class GpuCopies {
  public:
   explicit GpuCopies(Waker& waker) noexcept : waker_(waker) {}
@@ -22,6 +30,8 @@ class GpuCopies {
 
   // The transfer stays where it is until take() has told of its end, or wait() has returned.
   Error start(Transfer& transfer, TileList tiles, Way way, bool sums);
+  // Between the items and where they are staged.
+  Error start_staged(Transfer& transfer, Way way, bool sums);
   bool empty() const noexcept { return moving_.empty(); }
   // The requests whose copies are over, since the last call.
   std::vector<std::uint64_t> take();

@@ -23,7 +23,7 @@ def bench_move_blocks(sockets: Sequence[int], to_far: bool, addresses: Annotated
 class GpuCopyLoop:
     """The copy kernel alone; `host` must stay mapped as long as it lives."""
 
-    def run(self, device: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int, to_host: bool, sums: bool) -> int:
+    def run(self, device: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], block_bytes: int, to_host: bool, sums: bool, thread_blocks: int, threads: int) -> int:
         """Nanoseconds of one launch that moves every block."""
 
 def gpu_copy_loop(device: int, host: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> GpuCopyLoop: ...

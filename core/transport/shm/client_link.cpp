@@ -31,7 +31,12 @@ class ShmLink final : public Link {
 
   Result<Moved> filled(Transfer& transfer) override {
     if (transfer.copy->outcome().code != Code::kOk) return transfer.copy->outcome();
-    return send_fill(transfer, transfer.copy->sums());
+    if (transfer.staged.empty()) return send_fill(transfer, transfer.copy->sums());
+    enter_staging(transfer);
+    std::vector<std::uint64_t> sums;
+    if (!copy_all(transfer, Way::kToHost, sums)) return bad_extents();
+    if (sums != transfer.copy->sums()) return Error{Code::kSetup, "staged bytes have changed"};
+    return send_fill(transfer, std::move(sums));
   }
 
   Result<Moved> receive(Transfer& transfer) override {
@@ -51,6 +56,8 @@ class ShmLink final : public Link {
 
   Result<Moved> received(Transfer& transfer) override {
     if (transfer.copy->outcome().code != Code::kOk) return transfer.copy->outcome();
+    // What was staged has been compared, and the server's memory let go of.
+    if (!transfer.staged.empty()) return Moved::kAll;
     return end_receive(transfer, verifies_ ? transfer.copy->sums() : std::vector<std::uint64_t>{});
   }
 
@@ -90,20 +97,41 @@ class ShmLink final : public Link {
     return Moved::kAll;
   }
 
-  // Lets the GPU copy every item.
+  // Lets the GPU copy every item: by way of pinned memory if CUDA does not take the pool.
   Result<Moved> start_copy(Transfer& transfer, Way way, bool sums) {
+    if (!registers_) return start_staged(transfer, way);
     TileList tiles;
     for (std::size_t i = 0; i < transfer.items.size(); ++i) {
       SegmentCursor at(transfer.items, i);
       tiles.begin_item(transfer.items[i].position);
       for (const auto& extent : transfer.extents[i]) {
         auto pages = pool_.bytes_for(*transfer.gpu(), extent);
+        if (!pages && pages.code() == Code::kSetup) {
+          registers_ = false;
+          return start_staged(transfer, way);
+        }
         if (!pages) return pages.error();
         if (!add_extent(tiles, at, i, *pages)) return bad_extents();
       }
       if (!at.at_end() && at.item() == i) return bad_extents();
     }
     const auto error = copies_.start(transfer, std::move(tiles), way, sums);
+    if (error.code != Code::kOk) return error;
+    return Moved::kLater;
+  }
+
+  Result<Moved> start_staged(Transfer& transfer, Way way) {
+    auto error = stage(transfer);
+    if (error.code != Code::kOk) return error;
+    if (way == Way::kToDevice) {
+      enter_staging(transfer);
+      std::vector<std::uint64_t> sums;
+      if (!copy_all(transfer, Way::kToDevice, sums)) return bad_extents();
+      auto ended = end_receive(transfer, sums);
+      if (!ended) return ended;
+      leave_staging(transfer);
+    }
+    error = copies_.start_staged(transfer, way, way == Way::kToHost);
     if (error.code != Code::kOk) return error;
     return Moved::kLater;
   }
@@ -192,7 +220,8 @@ class ShmLink final : public Link {
   ClientPool pool_;
   bool verifies_;
   Crew& crew_;
-  GpuCopies copies_;  // ends before the pool
+  bool registers_ = true;  // CUDA takes the pool's memory
+  GpuCopies copies_;       // ends before the pool
 };
 
 }  // namespace

@@ -108,7 +108,7 @@ class TcpLink final : public Link {
   Result<Moved> filled(Transfer& transfer) override {
     if (transfer.copy->outcome().code != Code::kOk) return transfer.copy->outcome();
     transfer.checksums = transfer.copy->sums();
-    in_staging(transfer);
+    enter_staging(transfer);
     return send(transfer);
   }
 
@@ -120,15 +120,14 @@ class TcpLink final : public Link {
     }
     const auto staged = stage(transfer);
     if (staged.code != Code::kOk) return staged;
-    transfer.targets = transfer.items;
-    in_staging(transfer);
+    enter_staging(transfer);
     transfer.payload = std::make_unique<DataPayload>(transfer, false);  // the GPU sums
     return Moved::kLater;
   }
 
   Result<Moved> unpack(Transfer& transfer) override {
     if (transfer.targets.empty()) return Moved::kAll;
-    transfer.items = std::exchange(transfer.targets, {});
+    leave_staging(transfer);
     return start_copy(transfer, Way::kToDevice, verifies_);
   }
 
@@ -165,50 +164,11 @@ class TcpLink final : public Link {
     return Moved::kLater;
   }
 
-  // Finds pinned memory for all items, one behind the other.  Requests in flight bound it.
-  static Error stage(Transfer& transfer) {
-    std::uint64_t bytes = 0;
-    transfer.staged.clear();
-    for (const auto& item : transfer.items) {
-      transfer.staged.push_back(bytes);
-      bytes += (item.bytes() + kStagedAlignment - 1) / kStagedAlignment * kStagedAlignment;
-    }
-    auto memory = transfer.gpu()->pinned(bytes);
-    if (!memory) return memory.error();
-    transfer.staging = std::move(*memory);
-    for (auto& at : transfer.staged) {
-      at += reinterpret_cast<std::uintptr_t>(transfer.staging.data());
-    }
-    return {Code::kOk, {}};
-  }
-
-  // From now on the items are where they are staged.
-  static void in_staging(Transfer& transfer) {
-    for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-      auto& item = transfer.items[i];
-      item = {.addresses = std::span(transfer.staged).subspan(i, 1),
-              .segment_bytes = item.bytes(),
-              .position = item.position};
-    }
-  }
-
   Result<Moved> start_copy(Transfer& transfer, Way way, bool sums) {
-    TileList tiles;
-    for (std::size_t i = 0; i < transfer.items.size(); ++i) {
-      const auto& item = transfer.items[i];
-      tiles.begin_item(item.position);
-      std::uint64_t at = transfer.staged[i];
-      for (const auto address : item.addresses) {
-        tiles.add(address, at, item.segment_bytes);
-        at += item.segment_bytes;
-      }
-    }
-    const auto error = copies_.start(transfer, std::move(tiles), way, sums);
+    const auto error = copies_.start_staged(transfer, way, sums);
     if (error.code != Code::kOk) return error;
     return Moved::kLater;
   }
-
-  static constexpr std::uint64_t kStagedAlignment = 64;
 
   Stream& stream_;
   bool verifies_;

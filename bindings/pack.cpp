@@ -88,10 +88,11 @@ void Pack::place(std::uint64_t base, std::uint64_t cache_bytes, std::uint64_t el
       refuse(std::to_string(size()) + " keys have " + std::to_string(values.size()) +
              " offsets; give one for each");
     }
-    const std::uint64_t room = page_bytes > cache_bytes ? 0 : cache_bytes - page_bytes;
+    const std::uint64_t last =
+        page_bytes > cache_bytes ? 0 : (cache_bytes - page_bytes) / element_bytes;
     spec_.addresses.reserve(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (page_bytes > cache_bytes || values[i] > room / element_bytes) {
+      if (page_bytes > cache_bytes || values[i] > last) {
         refuse(at(i) + " at offset " + show(values[i]) + " takes " + std::to_string(page_bytes) +
                " bytes from byte offset*" + std::to_string(element_bytes) +
                " on, past the end of the cache (" + std::to_string(cache_bytes) +

@@ -21,6 +21,7 @@ class CallPart final : public Request {
   std::uint64_t put_bytes() const noexcept override { return 0; }
   std::uint64_t bulk_bytes() const noexcept override { return 0; }
   Nanos patience() const noexcept override { return 0; }
+  bool uses_gpu() const noexcept override { return false; }
   Payload* payload() noexcept override { return nullptr; }
   std::uint64_t operation_id() const noexcept override {
     return call_ == nullptr ? 0 : call_->id();

@@ -129,7 +129,7 @@ void Channel::run() {
       const MutexLock lock(turn_);
       if (!prepare()) break;
       const Nanos now = clock_.now();
-      timeout = held_.empty() ? next_deadline(now) : 0;
+      timeout = held_.empty() && !has_more_to_start_ ? next_deadline(now) : 0;
       looks_at_ = timeout < 0 ? 0 : now + timeout;
       others_turns = others_turns_;
     }
@@ -260,9 +260,13 @@ void Channel::tell_dialled(const Error& outcome) {
   dialled_changed_.notify_all();
 }
 
+// One that a GPU serves and no more: a GPU has nothing to do until the thread has seen an answer,
+// and starting all that may start would take it as long as copying a tenth of them.
 void Channel::pump() {
+  has_more_to_start_ = false;
   for (auto& queue : queues_) {
     while (stream_ && stream_->is_open() && may_start(queue)) {
+      if (has_more_to_start_) return;
       auto request = std::move(queue.waiting.front());
       queue.waiting.pop_front();
       const auto id = next_id_++;
@@ -276,6 +280,7 @@ void Channel::pump() {
       active_at_ = now;
       ++queue.in_flight;
       put_bytes_in_flight_ += request->put_bytes();
+      has_more_to_start_ = request->uses_gpu();
       const Nanos deadline = now + deadline_after(*request);
       flights_.emplace(id, Flight{std::move(request), now, deadline});
     }

@@ -169,6 +169,7 @@ class Channel final : public StreamOwner {
   std::vector<Delayed> delayed_;
   std::vector<Gated> gated_;  // by work on the callers' streams
   std::vector<std::unique_ptr<Request>> follow_ups_;
+  bool has_more_to_start_ = false;
   std::deque<HeldFrame> held_;  // what they bring takes long: one between two looks at the socket
   std::uint64_t next_id_ = 2;   // HELLO was 1
   std::uint64_t put_bytes_in_flight_ = 0;

@@ -18,6 +18,7 @@ constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
 // One copy by a GPU: it begins with the first answer and ends with the last, so shorter ones hide
 // more of both, as long as a launch costs less (measured).
 constexpr std::uint64_t kLaunchBytesMax = std::uint64_t{8} << 20;
+constexpr std::size_t kFirstLaunches = 8;
 
 }  // namespace
 
@@ -167,9 +168,12 @@ std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
   }
   const auto count =
       static_cast<std::size_t>(std::clamp<std::uint64_t>(fits, 1, options_.batch_keys_max));
+  // A GPU's first copies are shorter, so that they begin sooner.
+  std::size_t step = batch.gpu() == nullptr ? count : (count + kFirstLaunches - 1) / kFirstLaunches;
   std::vector<std::unique_ptr<Request>> requests;
-  for (std::size_t begin = 0; begin < indexes.size(); begin += count) {
-    const std::size_t end = std::min(indexes.size(), begin + count);
+  for (std::size_t begin = 0, end = 0; begin < indexes.size(); begin = end) {
+    end = std::min(indexes.size(), begin + step);
+    step = std::min(2 * step, count);
     std::vector<std::uint32_t> part(indexes.begin() + static_cast<std::ptrdiff_t>(begin),
                                     indexes.begin() + static_cast<std::ptrdiff_t>(end));
     requests.push_back(batch.spec.verb == Verb::kPut ? make_put_request(batch, std::move(part))

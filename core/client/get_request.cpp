@@ -17,6 +17,7 @@ class GetPart final : public Request {
   std::uint64_t put_bytes() const noexcept override { return 0; }
   std::uint64_t bulk_bytes() const noexcept override { return indexes_.size() * range_bytes_; }
   Nanos patience() const noexcept override { return wait_ms_ * kMillisecond; }
+  bool uses_gpu() const noexcept override { return batch_ != nullptr && batch_->gpu() != nullptr; }
   Payload* payload() noexcept override { return transfer_.payload.get(); }
   std::uint64_t operation_id() const noexcept override {
     return batch_ == nullptr ? 0 : batch_->id();

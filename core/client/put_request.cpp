@@ -25,6 +25,7 @@ class PutPart final : public Request {
   std::uint64_t put_bytes() const noexcept override { return pool_bytes_; }
   std::uint64_t bulk_bytes() const noexcept override { return bytes_; }
   Nanos patience() const noexcept override { return 0; }
+  bool uses_gpu() const noexcept override { return batch_ != nullptr && batch_->gpu() != nullptr; }
   Payload* payload() noexcept override { return nullptr; }
   std::uint64_t operation_id() const noexcept override {
     return batch_ == nullptr ? 0 : batch_->id();

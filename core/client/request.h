@@ -53,6 +53,7 @@ class Request {
   virtual Lane lane() const noexcept = 0;
   virtual std::uint64_t put_bytes() const noexcept = 0;   // space it reserves on the server
   virtual std::uint64_t bulk_bytes() const noexcept = 0;  // that will move, for its deadline
+  virtual bool uses_gpu() const noexcept = 0;             // its bulk bytes are moved by one
   virtual Nanos patience() const noexcept = 0;  // that the server may take beside all deadlines
 
   // Sends the first frame; kOverloaded: nothing was sent, come again.

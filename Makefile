@@ -1,5 +1,5 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
-.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm derive-eviction clean must-hold
+.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm gpu-test gpu-bench derive-eviction clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%)
 PROOFS := demo vllm survival layerwise cpu peers kill faults eviction bench manners clone
@@ -24,6 +24,9 @@ bench-sweep: build; @.venv/bin/python benchmarks/peers.py $(PEERS) || true; scri
 # The numbers of the eviction policy reuse, from generated workloads.
 derive-eviction: build; @.venv/bin/python benchmarks/derive_reuse.py
 bench-vllm: build; @scripts/bench_vllm.sh
+# On a host with a CUDA GPU, with its own python3 and PyTorch: docs/gpu.md.
+gpu-test:  ; @scripts/gpu/run.sh test
+gpu-bench: ; @scripts/gpu/run.sh bench
 # Other stores to measure beside, installed below build/peers/, never into the environment.
 $(PEERS:%=peer-%): peer-%: setup; @.venv/bin/python benchmarks/peers.py $*
 peers: $(PEERS:%=peer-%)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+import infinistore
+from infinistore.connectors import _streams
 from infinistore.errors import ConfigError
 from infinistore.keys import HeadRange, block_key
 
@@ -15,7 +17,8 @@ Addresses = npt.NDArray[np.uint64]
 
 # A piece costs its call, a wake-up and a message each way, as much CPU as copying a megabyte or
 # two: small layers go together, until they have so many bytes, or are an eighth of all layers.
-_PIECE_BYTES = 4 << 20
+# A GPU copies several times as fast, and the thread that launches its work must not fall behind it.
+_PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 64 << 20
 _PIECES_MIN = 8
 
 
@@ -58,9 +61,15 @@ class CacheMap:
     planes: int  # runs of one layer: 1, or 2 where K and V are apart
     _bases: Addresses = field(repr=False)  # (layers, planes)
     _strides: Addresses = field(repr=False)
+    device: int | None = None  # the CUDA GPU that it is on; None: the host's memory
 
     @classmethod
-    def of(cls, planes: Mapping[str, Sequence[PlaneView]], block_count: int) -> CacheMap:
+    def of(
+        cls,
+        planes: Mapping[str, Sequence[PlaneView]],
+        block_count: int,
+        device: int | None = None,
+    ) -> CacheMap:
         """Maps layers, in the order given. Raises `ConfigError` if they are not of one shape."""
         shapes = {tuple(plane.bytes for plane in views) for views in planes.values()}
         if len(shapes) != 1 or len({size for shape in shapes for size in shape}) != 1:
@@ -76,6 +85,7 @@ class CacheMap:
             planes=len(views[0]),
             _bases=np.array([[p.base for p in v] for v in views], dtype=np.uint64),
             _strides=np.array([[p.stride for p in v] for v in views], dtype=np.uint64),
+            device=device,
         )
 
     @property
@@ -100,8 +110,22 @@ class CacheMap:
         """Which columns of `addresses` are of these layers."""
         return slice(layers.start * self.planes, layers.stop * self.planes)
 
+    def segments(self, addresses: Addresses) -> infinistore.Segments:
+        """Runs for the client. On a GPU they are touched once all that is queued now has run."""
+        if self.device is None:
+            return infinistore.Segments(addresses, self.segment_bytes)
+        stream = _streams.current_stream(self.device)
+        return infinistore.Segments(
+            addresses, self.segment_bytes, device=self.device, stream=stream
+        )
 
-def pieces_of(layers: int, layer_bytes: int) -> list[range]:
+    @property
+    def piece_bytes(self) -> int:
+        """From how many bytes on layers go on their own."""
+        return _PIECE_BYTES if self.device is None else _GPU_PIECE_BYTES
+
+
+def pieces_of(layers: int, layer_bytes: int, piece_bytes: int = _PIECE_BYTES) -> list[range]:
     """How a step's layers are grouped for their way; `layer_bytes` is of all the step's blocks."""
-    size = max(1, min(-(-_PIECE_BYTES // layer_bytes), layers // _PIECES_MIN))
+    size = max(1, min(-(-piece_bytes // layer_bytes), layers // _PIECES_MIN))
     return [range(first, min(first + size, layers)) for first in range(0, layers, size)]

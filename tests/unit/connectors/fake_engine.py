@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fake_store import FakeStore
+from fake_store import GPU, FakeStore
 
 from infinistore.connectors.vllm.identity import EngineShape
 from infinistore.connectors.vllm.link import StoreLink
@@ -111,9 +111,11 @@ class StepOutput:
 class FakeTensor:
     """One layer's KV cache in numpy, with the methods of a torch tensor that are used."""
 
-    def __init__(self, blocks: int = BLOCK_COUNT, run_bytes: int = RUN_BYTES) -> None:
+    def __init__(
+        self, blocks: int = BLOCK_COUNT, run_bytes: int = RUN_BYTES, device: str = "cpu"
+    ) -> None:
         self.bytes = np.zeros((blocks, run_bytes), dtype=np.uint8)
-        self.device = "cpu"
+        self.device = device
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -147,9 +149,11 @@ class Engine:
         saves: bool = True,
         loads: bool = True,
         weights: str = "w",
+        device: str = "cpu",
         **extra: Any,
     ) -> None:
         self.settings = ConnectorSettings.of(extra)
+        self._gpu = None if device == "cpu" else store.gpu
         self.shape = EngineShape(
             block_tokens=BLOCK_TOKENS, ranks=ranks, stages=1, kv_heads=kv_heads
         )
@@ -174,7 +178,7 @@ class Engine:
                 saves=saves,
                 clock=self.clock,
             )
-            cache = {f"model.layers.{n}.attn": FakeTensor() for n in range(LAYERS)}
+            cache = {f"model.layers.{n}.attn": FakeTensor(device=device) for n in range(LAYERS)}
             worker.register(cache, BLOCK_COUNT)
             self.workers.append(worker)
             self.caches.append(cache)
@@ -203,15 +207,27 @@ class Engine:
         return StepOutput().new(request, block_ids, computed, scheduled)
 
     def compute(self, request: Request, block_ids: list[int], layer: int, end: int) -> None:
-        """What the model's layer does to the blocks that hold tokens before `end`."""
-        for rank, cache in enumerate(self.caches):
-            tensor = list(cache.values())[layer]
-            for block in range(end // BLOCK_TOKENS):
-                value = true_bytes(request.all_token_ids, block, layer, rank)
-                tensor.bytes[block_ids[block]] = np.frombuffer(value, dtype=np.uint8)
+        """What the model's layer does to the blocks that hold tokens before `end`.
+
+        On a GPU it is only launched: it happens when somebody waits for it.
+        """
+
+        def work() -> None:
+            for rank, cache in enumerate(self.caches):
+                tensor = list(cache.values())[layer]
+                for block in range(end // BLOCK_TOKENS):
+                    value = true_bytes(request.all_token_ids, block, layer, rank)
+                    tensor.bytes[block_ids[block]] = np.frombuffer(value, dtype=np.uint8)
+
+        if self._gpu is None:
+            work()
+        else:
+            self._gpu.launch(work)
 
     def holds(self, request: Request, block_ids: list[int], blocks: int) -> bool:
         """Whether the KV cache has the right bytes of a request's first blocks."""
+        if self._gpu is not None:
+            self._gpu.synchronize(GPU)
         return all(
             list(cache.values())[layer].bytes[block_ids[block]].tobytes()
             == true_bytes(request.all_token_ids, block, layer, rank)
@@ -222,6 +238,8 @@ class Engine:
 
     def wipe(self) -> None:
         """The KV cache after a restart."""
+        if self._gpu is not None:
+            self._gpu.synchronize(GPU)
         for cache in self.caches:
             for tensor in cache.values():
                 tensor.bytes[:] = 0

@@ -12,6 +12,53 @@ import numpy as np
 
 from infinistore.errors import Code, DisconnectedError, InfiniStoreError, RequestTimeoutError
 
+GPU, STREAM = 1, 0x5000
+
+
+class FakeGpu:
+    """A GPU with one stream, which runs what is launched on it only when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._queue: list[Callable[[], None]] = []
+        self.launched = 0
+        self.prepared: list[FakeClient] = []  # clients whose pool it reaches
+
+    @property
+    def ran(self) -> int:
+        """How much of what was launched has run."""
+        return self.launched - len(self._queue)
+
+    def launch(self, work: Callable[[], None]) -> None:
+        self._queue.append(work)
+        self.launched += 1
+
+    def stream(self, device: int) -> int:
+        assert device == GPU
+        return STREAM
+
+    def synchronize(self, device: int) -> None:
+        assert device == GPU
+        self.run_until(self.launched)
+
+    def run_until(self, count: int) -> None:
+        """Runs the first `count` of all that was ever launched."""
+        while self.ran < count:
+            self._queue.pop(0)()
+
+    def after_launched(self, segs: Any, work: Callable[[], list[Code]]) -> Callable[[], list[Code]]:
+        """`work` on a batch's segments, once all that is launched by now has run."""
+        if segs.device is None:
+            assert segs.stream is None
+            return work
+        assert (segs.device, segs.stream) == (GPU, STREAM)
+        count = self.launched
+
+        def ordered() -> list[Code]:
+            self.run_until(count)
+            return work()
+
+        return ordered
+
 
 @dataclass
 class Staged:
@@ -100,6 +147,7 @@ class FakeStore:
         self.leases: dict[int, list[bytes]] = {}
         self.renewed: list[int] = []
         self.clients: list[FakeClient] = []
+        self.gpu = FakeGpu()
         self.log: list[tuple[str, int, int]] = []  # verb, keys, offset
         self.hold_lookups = self.hold_reads = self.hold_writes = False
         self.read_codes: dict[bytes, Code] = {}  # key -> what its next reads say
@@ -156,7 +204,7 @@ class FakeClient:
                 for key, row, parent, depth in zip(keys, rows, parents, depths, strict=True)
             ]
 
-        return self._batch(work, self.store.hold_writes, len(keys))
+        return self._batch(segs, work, self.store.hold_writes, len(keys))
 
     def _put(
         self,
@@ -202,7 +250,7 @@ class FakeClient:
                 for key, row in zip(keys, rows, strict=True)
             ]
 
-        return self._batch(work, self.store.hold_reads, len(keys))
+        return self._batch(segs, work, self.store.hold_reads, len(keys))
 
     def _get(self, key: bytes, row: Any, size: int, value_bytes: int | None, at: int) -> Code:
         value = self.store.sealed.get((self.namespace, key))
@@ -256,8 +304,15 @@ class FakeClient:
         for name in [n for n in self.store.staged if n[0] == self.namespace]:
             del self.store.staged[name]
 
-    def _batch(self, work: Callable[[], list[Code]], held: bool, count: int) -> FakeBatch:
-        batch = FakeBatch(work, held, count)
+    def prepare_device(self, ordinal: int) -> None:
+        self._check()
+        assert ordinal == GPU
+        self.store.gpu.prepared.append(self)
+
+    def _batch(
+        self, segs: Any, work: Callable[[], list[Code]], held: bool, count: int
+    ) -> FakeBatch:
+        batch = FakeBatch(self.store.gpu.after_launched(segs, work), held, count)
         batch.is_stubborn = self.store.is_stubborn
         self.batches.append(batch)
         return batch

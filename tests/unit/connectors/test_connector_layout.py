@@ -92,10 +92,55 @@ def test_memory_that_is_not_in_runs_is_refused() -> None:
         map_caches({"layers.0": memory}, 8)
 
 
-def test_a_device_that_we_cannot_read_is_refused() -> None:
-    tensor = SimpleNamespace(device="cuda:0", data_ptr=lambda: 1)
-    with pytest.raises(ConfigError, match="on cuda:0"):
-        map_caches({"layers.0": tensor}, 8)  # type: ignore[dict-item]
+class OnDevice:
+    """A tensor that says it is elsewhere; its memory is the host's, so that it can be looked at."""
+
+    def __init__(self, tensor: Any, device: str) -> None:
+        self._tensor = tensor
+        self.device = torch.device(device)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+
+def test_layers_on_one_gpu_are_addressed_there() -> None:
+    memory = storage(2, 8, 16, 2, 64)
+    cache = map_caches({f"layers.{n}": OnDevice(memory[n], "cuda:3") for n in range(2)}, 8)
+    assert cache.device == 3
+    value = read(cache.addresses([5])[0], cache.segment_bytes)
+    assert value == memory[0, 5].numpy().tobytes() + memory[1, 5].numpy().tobytes()
+    assert map_caches({"layers.0": memory[0]}, 8).device is None
+
+
+def test_flash_attention_and_mla_layouts_of_gpus_are_runs() -> None:
+    """(2, blocks, tokens, heads, size), also with heads before tokens in memory; (blocks, tokens,
+    size)."""
+    apart = storage(1, 2, 8, 16, 2, 64)[0]
+    for tensor in (apart, apart.permute(0, 1, 3, 2, 4)):
+        cache = map_caches({"layers.0": OnDevice(tensor, "cuda:0")}, 8)
+        assert (cache.planes, cache.segment_bytes) == (2, 16 * 2 * 64 * 4)
+        value = read(cache.addresses([5])[0], cache.segment_bytes)
+        assert value == apart[0, 5].numpy().tobytes() + apart[1, 5].numpy().tobytes()
+    latent = storage(1, 8, 64, 576)[0]
+    cache = map_caches({"layers.0": OnDevice(latent, "cuda:0")}, 8)
+    assert (cache.planes, cache.segment_bytes) == (1, 64 * 576 * 4)
+
+
+@pytest.mark.parametrize("device", ["xpu:0", "meta"])
+def test_a_device_that_we_cannot_read_is_refused(device: str) -> None:
+    tensor = OnDevice(storage(1, 8, 4)[0], device)
+    with pytest.raises(ConfigError, match=rf"layers.0 is on {device}; .*on CUDA GPUs"):
+        map_caches({"layers.0": tensor}, 8)
+
+
+def test_layers_on_several_devices_are_refused() -> None:
+    memory = storage(3, 8, 4)
+    caches = {f"l.{n}": OnDevice(memory[n], f"cuda:{n // 2}") for n in range(3)}
+    with pytest.raises(ConfigError, match=r"2 devices \(.*l.0 on cuda:0.*\)") as refusal:
+        map_caches(caches, 8)
+    assert "l.2 on cuda:1" in str(refusal.value)
+    with pytest.raises(ConfigError, match="2 devices"):
+        map_caches({"l.0": memory[0], "l.1": caches["l.1"]}, 8)
 
 
 def test_layers_of_unlike_sizes_are_refused() -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
-from fake_store import FakeBatch, FakeStore
+from fake_store import GPU, FakeBatch, FakeStore
 
 from infinistore.connectors._blocks import BlockParts, pieces_of
 from infinistore.connectors.vllm import fencing, loads, saves
@@ -19,6 +19,12 @@ PROMPT = list(range(10, 31))
 BLOCKS = [7, 3, 9, 12, 40, 41]
 OTHERS = [20, 21, 22, 23, 24, 25]
 NAMES = [f"model.layers.{n}.attn" for n in range(LAYERS)]
+
+
+@pytest.fixture(params=["cpu", f"cuda:{GPU}"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the KV cache is."""
+    return str(request.param)
 
 
 def batches(engine: Engine) -> list[FakeBatch]:
@@ -135,8 +141,8 @@ def test_a_value_that_was_evicted_between_two_layers_is_not_left_half_written(
 
 
 @pytest.mark.parametrize("mode", ["async", "layerwise"])
-def test_a_load_brings_the_bytes_that_were_saved(store: FakeStore, mode: str) -> None:
-    engine = Engine(store, load_mode=mode)
+def test_a_load_brings_the_bytes_that_were_saved(store: FakeStore, device: str, mode: str) -> None:
+    engine = Engine(store, device=device, load_mode=mode)
     engine.prefill(Request("r", PROMPT), BLOCKS)
     engine.wipe()
     request = Request("s", PROMPT)
@@ -232,8 +238,10 @@ def layer_keys(store: FakeStore, depth: int) -> bytes:
     return next(key for (_, key), (_, at) in store.chains.items() if at == depth)
 
 
-def test_a_failed_layer_is_reported_and_what_builds_on_it_is_not_saved(store: FakeStore) -> None:
-    engine = Engine(store, load_mode="layerwise")
+def test_a_failed_layer_is_reported_and_what_builds_on_it_is_not_saved(
+    store: FakeStore, device: str
+) -> None:
+    engine = Engine(store, device=device, load_mode="layerwise")
     engine.prefill(Request("r", PROMPT[:17]), BLOCKS)
     store.read_codes[layer_keys(store, 2)] = Code.MISSING
     request = Request("s", PROMPT)
@@ -249,8 +257,10 @@ def test_a_failed_layer_is_reported_and_what_builds_on_it_is_not_saved(store: Fa
     engine.close()
 
 
-def test_a_last_layer_that_fails_keeps_the_value_from_being_sealed(store: FakeStore) -> None:
-    engine = Engine(store, load_mode="layerwise")
+def test_a_last_layer_that_fails_keeps_the_value_from_being_sealed(
+    store: FakeStore, device: str
+) -> None:
+    engine = Engine(store, device=device, load_mode="layerwise")
     engine.prefill(Request("r", PROMPT[:17]), BLOCKS)
     store.hold_reads = True
     request = Request("s", PROMPT)
@@ -271,8 +281,8 @@ def test_a_last_layer_that_fails_keeps_the_value_from_being_sealed(store: FakeSt
     engine.close()
 
 
-def test_a_layer_waits_for_its_own_batch_only(store: FakeStore) -> None:
-    engine = Engine(store, load_mode="layerwise")
+def test_a_layer_waits_for_its_own_batch_only(store: FakeStore, device: str) -> None:
+    engine = Engine(store, device=device, load_mode="layerwise")
     engine.prefill(Request("r", PROMPT), BLOCKS)
     store.hold_reads = True
     request = Request("s", PROMPT)
@@ -290,9 +300,9 @@ def test_a_layer_waits_for_its_own_batch_only(store: FakeStore) -> None:
 
 
 def test_a_step_with_layers_that_hang_goes_on_once_they_cannot_arrive(
-    store: FakeStore, hanging: bool
+    store: FakeStore, device: str, hanging: bool
 ) -> None:
-    engine = Engine(store, load_mode="layerwise", load_timeout_s=0.05)
+    engine = Engine(store, device=device, load_mode="layerwise", load_timeout_s=0.05)
     engine.prefill(Request("r", PROMPT), BLOCKS)
     store.hold_reads = True
     request = Request("s", PROMPT)
@@ -308,9 +318,9 @@ def test_a_step_with_layers_that_hang_goes_on_once_they_cannot_arrive(
 
 
 def test_a_save_that_hangs_is_ended_before_the_step_returns(
-    store: FakeStore, hanging: bool
+    store: FakeStore, device: str, hanging: bool
 ) -> None:
-    engine = Engine(store, save_timeout_s=0.05)
+    engine = Engine(store, device=device, save_timeout_s=0.05)
     store.hold_writes = True
     client = engine.worker._link.client
     engine.prefill(Request("r", PROMPT), BLOCKS)
@@ -433,7 +443,7 @@ def test_the_parts_of_a_block_are_all_heads_of_all_stages() -> None:
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers 0 and 1 go together."""
     for module in (saves, loads):
-        monkeypatch.setattr(module, "pieces_of", lambda layers, size: [range(2), range(2, 3)])
+        monkeypatch.setattr(module, "pieces_of", lambda *_: [range(2), range(2, 3)])
 
 
 @pytest.mark.usefixtures("_pieces")
@@ -508,8 +518,10 @@ def test_an_engine_that_only_asks_looks_less_and_less_often(
 
 
 @pytest.mark.usefixtures("_pieces")
-def test_layers_are_loaded_in_pieces_that_are_waited_for_once(store: FakeStore) -> None:
-    engine = Engine(store, load_mode="layerwise")
+def test_layers_are_loaded_in_pieces_that_are_waited_for_once(
+    store: FakeStore, device: str
+) -> None:
+    engine = Engine(store, device=device, load_mode="layerwise")
     engine.prefill(Request("r", PROMPT), BLOCKS)
     engine.wipe()
     store.log.clear()

@@ -1,6 +1,7 @@
-"""vLLM's KV cache as it lies in memory: one group of layers, each block one run of bytes a layer.
+"""vLLM's KV cache as it lies in memory: one group of layers, each block one or two runs a layer.
 
-Blocks are opaque: a CPU kernel packs K as its instruction set likes. Only whole blocks move.
+In main memory, or in that of one CUDA GPU. Blocks are opaque: a CPU kernel packs K as its
+instruction set likes, a GPU's kernel orders heads and tokens as it likes. Only whole blocks move.
 """
 
 from __future__ import annotations
@@ -63,25 +64,50 @@ def in_order(layer_names: Sequence[str]) -> list[str]:
 
 def map_caches(caches: Mapping[str, TensorLike], block_count: int) -> CacheMap:
     """Where the blocks of all layers lie. Raises `ConfigError` for memory it cannot address."""
+    if not caches:
+        raise ConfigError("the model has no KV cache: there is nothing to save or load")
+    names = in_order(list(caches))
+    device = device_of({name: caches[name].device for name in names})
     planes: dict[str, list[PlaneView]] = {}
     seen: set[int] = set()
-    for name in in_order(list(caches)):
+    for name in names:
         tensor = caches[name]
         if tensor.data_ptr() in seen:
             continue  # a layer that shares another's KV
         seen.add(tensor.data_ptr())
         planes[name] = layer_planes(name, tensor, block_count)
-    if not planes:
-        raise ConfigError("the model has no KV cache: there is nothing to save or load")
-    return CacheMap.of(planes, block_count)
+    return CacheMap.of(planes, block_count, device)
+
+
+def device_of(devices: Mapping[str, object]) -> int | None:
+    """The CUDA GPU that all layers are on; None: they are in main memory.
+
+    Raises `ConfigError` for another kind of memory, or for layers on several devices.
+    """
+    names: dict[str, str] = {}
+    for layer, device in devices.items():
+        names.setdefault(str(device), layer)
+    if len(names) > 1:
+        spread = ", ".join(f"{layer} on {device}" for device, layer in names.items())
+        raise ConfigError(
+            f"the KV cache is on {len(names)} devices ({spread}); the connector moves that of one "
+            "device a worker: give each GPU a worker of its own (--tensor-parallel-size or "
+            "--pipeline-parallel-size)"
+        )
+    ((name, layer),) = names.items()
+    kind, _, index = name.partition(":")
+    if kind == "cpu":
+        return None
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise ConfigError(
+            f"the KV cache of {layer} is on {name}; the connector moves caches in main memory and "
+            "on CUDA GPUs"
+        )
+    return int(index or "0")
 
 
 def layer_planes(name: str, tensor: TensorLike, block_count: int) -> list[PlaneView]:
     """A layer's runs: one if K and V lie together in a block, else two."""
-    if str(tensor.device) != "cpu":
-        raise ConfigError(
-            f"the KV cache of {name} is on {tensor.device}; this version moves CPU caches only"
-        )
     shape, strides = list(tensor.shape), list(tensor.stride())
     size = tensor.element_size()
     if shape[0] % block_count == 0 and shape[0] >= block_count:

@@ -43,6 +43,7 @@ class StoreLink:
         self.namespace: str | None = None  # once it is known
         self._lock = threading.Lock()
         self._client: Client | None = None
+        self._device: int | None = None  # the GPU that copies to and from the store's memory
         self._closing = threading.Event()
         self._tried = threading.Event()  # the first attempt has succeeded or failed
         self._warner = Warner(logger)
@@ -57,6 +58,20 @@ class StoreLink:
         """Waits for the first attempt while the engine starts; whether it succeeded."""
         self._tried.wait(timeout_s)
         return self._client is not None
+
+    def prepare_device(self, device: int) -> None:
+        """Lets a GPU reach the store's memory before it is first needed; of later clients, too."""
+        with self._lock:
+            self._device = device
+            client = self._client
+        if client is not None:
+            self._prepare(client, device)
+
+    def _prepare(self, client: Client, device: int) -> None:
+        try:
+            client.prepare_device(device)
+        except InfiniStoreError as error:
+            self._warner.warn("GPU %d cannot use the store's memory directly: %s", device, error)
 
     def drop(self) -> None:
         """Closes the client and makes a new one: when `close` returns no copy of it goes on."""
@@ -102,9 +117,16 @@ class StoreLink:
             return
 
     def _adopt(self, client: Client) -> None:
+        prepared = self._device
+        if prepared is not None:
+            self._prepare(client, prepared)
         with self._lock:
-            if not self._closing.is_set():
+            is_wanted = not self._closing.is_set()
+            if is_wanted:
                 self._client = client
                 self._tried.set()
-                return
-        client.close()
+            device = self._device
+        if not is_wanted:
+            client.close()
+        elif device is not None and device != prepared:  # said meanwhile
+            self._prepare(client, device)

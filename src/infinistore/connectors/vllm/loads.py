@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import infinistore
 from infinistore.connectors._blocks import Addresses, CacheMap, pieces_of
 from infinistore.connectors.vllm.fencing import fence
 from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
@@ -58,7 +57,7 @@ class AsyncLoads:
             try:
                 batch = client.read_segments(
                     keys,
-                    infinistore.Segments(self.cache.addresses(block_ids), self.cache.segment_bytes),
+                    self.cache.segments(self.cache.addresses(block_ids)),
                     value_bytes=self.cache.value_bytes,
                 )
             except InfiniStoreError:
@@ -119,7 +118,7 @@ class LayerLoads:
         self._drop_link = drop_link
         self._block_ids = block_ids
         self._layers = len(cache.layers)
-        self._pieces = pieces_of(self._layers, cache.layer_bytes * len(keys))
+        self._pieces = pieces_of(self._layers, cache.layer_bytes * len(keys), cache.piece_bytes)
         self._batches: list[Any] = []  # of each piece
         self._noted: set[int] = set()  # the pieces whose outcomes were taken
         self._failed: set[int] = set()
@@ -140,7 +139,7 @@ class LayerLoads:
         try:
             batch = client.read_segments(
                 keys,
-                infinistore.Segments(addresses, cache.segment_bytes),
+                cache.segments(addresses),
                 value_bytes=cache.value_bytes,
                 value_offset=layer * cache.layer_bytes,
             )

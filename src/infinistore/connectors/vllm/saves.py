@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import infinistore
 from infinistore.connectors._blocks import CacheMap, pieces_of
 from infinistore.connectors.vllm.fencing import fence
 from infinistore.connectors.vllm.metadata import BlockSaves
@@ -124,7 +123,9 @@ class StepSave:
         self._depths = saves.depths
         # Once for all layers: between two of them our code finds the CPU's caches full of others'.
         self._addresses = cache.addresses(saves.block_ids)
-        self._pieces = pieces_of(len(cache.layers), cache.layer_bytes * len(keys))
+        self._pieces = pieces_of(
+            len(cache.layers), cache.layer_bytes * len(keys), cache.piece_bytes
+        )
         self._unsent = {layer: piece for piece in self._pieces for layer in piece}
         self._computed: set[int] = set()
         self._is_poisoned = False
@@ -199,7 +200,7 @@ class StepSave:
         try:
             batch = self._client.write_segments(
                 keys,
-                infinistore.Segments(np.ascontiguousarray(addresses), cache.segment_bytes),
+                cache.segments(np.ascontiguousarray(addresses)),
                 value_bytes=cache.value_bytes,
                 value_offset=piece.start * cache.layer_bytes,
                 parents=parents,

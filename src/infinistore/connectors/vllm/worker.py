@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from infinistore.connectors import _streams
 from infinistore.connectors._blocks import CacheMap
 from infinistore.connectors.vllm.counters import Counters, Warner
 from infinistore.connectors.vllm.identity import EngineShape
@@ -66,11 +67,14 @@ class WorkerSide:
         self._loads = AsyncLoads(
             self._cache, self._settings.load_timeout_s, self._clock, self._link.drop
         )
+        if self._cache.device is not None:
+            self._link.prepare_device(self._cache.device)
         logger.info(
-            "%d layers, %d blocks, %d bytes a value",
+            "%d layers, %d blocks, %d bytes a value, in the memory of %s",
             len(self._cache.layers),
             block_count,
             self._cache.value_bytes,
+            "the host" if self._cache.device is None else f"GPU {self._cache.device}",
         )
 
     @property
@@ -168,6 +172,9 @@ class WorkerSide:
         if save is None:
             return
         save.submit_rest()
+        device = self._cache.device if self._cache else None
+        if device is not None:
+            _streams.wait_computed(device)  # the time that the model takes is none of the store's
         self._count_save(save.finish(self._settings.save_timeout_s, self._link.drop))
 
     def _count_save(self, report: SaveReport) -> None:

@@ -1,0 +1,160 @@
+"""A KV cache on a GPU: copies keep to the order of its stream, and nobody waits too early."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fake_engine import LAYERS, Engine, Request, StepOutput
+from fake_store import GPU, FakeStore
+
+from infinistore.connectors import _streams
+from infinistore.connectors._blocks import pieces_of
+from infinistore.connectors.vllm import link as link_module
+from infinistore.connectors.vllm.link import StoreLink
+from infinistore.connectors.vllm.settings import ConnectorSettings
+from infinistore.errors import Code, DisconnectedError, InfiniStoreError
+from waiting import until
+
+PROMPT = list(range(10, 31))
+BLOCKS = [7, 3, 9, 12, 40, 41]
+OTHERS = [20, 21, 22, 23, 24, 25]
+
+
+@pytest.fixture
+def engine(store: FakeStore) -> Iterator[Engine]:
+    """An engine on a GPU."""
+    made = Engine(store, device=f"cuda:{GPU}")
+    yield made
+    made.close()
+
+
+def test_saves_are_sent_while_the_gpu_has_not_begun(engine: Engine, store: FakeStore) -> None:
+    store.hold_writes = True
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    engine.forward(request, BLOCKS)
+    assert len(store.clients[1].batches) == LAYERS
+    assert store.gpu.ran == 0
+    for batch in store.clients[1].batches:
+        batch.run()
+    engine.end()
+    engine.wipe()
+    assert engine.worker.counters.totals["blocks_saved"] == 5
+
+
+def test_a_piece_waits_for_its_own_layer_and_no_later_one(engine: Engine, store: FakeStore) -> None:
+    store.hold_writes = True
+    request = Request("r", PROMPT)
+    engine.begin(engine.admitted(request, BLOCKS, 0, 21))
+    engine.forward(request, BLOCKS)
+    for layer, batch in enumerate(store.clients[1].batches):
+        batch.run()
+        assert store.gpu.ran == layer + 1
+    engine.end()
+
+
+def test_the_time_that_the_model_takes_is_none_of_the_stores(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(store, device=f"cuda:{GPU}", save_timeout_s=0.05)
+    store.hold_writes = True
+
+    def compute(device: int) -> None:
+        time.sleep(0.1)
+        store.gpu.synchronize(device)
+        for batch in store.clients[1].batches:
+            batch.run()
+
+    monkeypatch.setattr(_streams, "wait_computed", compute)
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    assert engine.worker.counters.totals["blocks_saved"] == 5
+    engine.close()
+
+
+@pytest.mark.parametrize("mode", ["async", "layerwise"])
+def test_what_was_launched_before_a_load_does_not_overwrite_it(store: FakeStore, mode: str) -> None:
+    engine = Engine(store, device=f"cuda:{GPU}", load_mode=mode)
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    old = Request("old", [5] * 21)  # it has ended, and its last step runs still
+    for layer in range(LAYERS):
+        engine.compute(old, OTHERS, layer, 21)
+    request = Request("s", PROMPT)
+    tokens, _ = engine.match(request)
+    engine.scheduler.after_allocation(request, OTHERS, tokens or 0)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    engine.end()
+    assert engine.holds(request, OTHERS, 5)
+    engine.close()
+
+
+def test_pieces_of_a_gpu_are_larger(engine: Engine) -> None:
+    cache = engine.worker._cache
+    assert cache is not None
+    assert len(pieces_of(32, 4 << 20, cache.piece_bytes)) == 8
+    assert len(pieces_of(32, 64 << 20, cache.piece_bytes)) == 32
+
+
+SETTINGS = ConnectorSettings()
+
+
+def test_the_pool_is_prepared_when_the_caches_are_registered(
+    engine: Engine, store: FakeStore
+) -> None:
+    assert store.gpu.prepared == [engine.worker._link.client]
+
+
+def test_a_cpu_cache_prepares_nothing(store: FakeStore) -> None:
+    engine = Engine(store)
+    assert store.gpu.prepared == []
+    engine.close()
+
+
+def test_clients_that_come_later_are_prepared_before_they_are_used(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "_RETRY_S", 0.01)
+    store.is_dead = True
+    link = StoreLink(SETTINGS, lambda: "ns")
+    link.wait_tried(5)
+    link.prepare_device(GPU)
+    store.is_dead = False
+    until(lambda: link.client is not None)
+    assert store.gpu.prepared == [link.client]
+    link.drop()
+    until(lambda: link.client is not None)
+    assert store.gpu.prepared == store.clients
+    link.close()
+
+
+@pytest.mark.parametrize("error", [DisconnectedError("gone"), InfiniStoreError("no driver")])
+def test_a_gpu_that_cannot_be_prepared_ends_nothing(
+    store: FakeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: InfiniStoreError,
+) -> None:
+    def refuse(ordinal: int) -> None:
+        raise error
+
+    link = StoreLink(SETTINGS, lambda: "ns")
+    assert link.wait_tried(5)
+    monkeypatch.setattr(store.clients[0], "prepare_device", refuse)
+    link.prepare_device(GPU)
+    assert link.client is store.clients[0]
+    assert f"GPU {GPU} cannot use the store's memory directly" in caplog.text
+    link.close()
+
+
+def test_a_failed_copy_is_a_failed_load(engine: Engine, store: FakeStore) -> None:
+    engine.prefill(Request("r", PROMPT), BLOCKS)
+    key = next(key for (_, key), (_, depth) in store.chains.items() if depth == 3)
+    store.read_codes[key] = Code.CORRUPT
+    request = Request("s", PROMPT)
+    tokens, _ = engine.match(request)
+    engine.scheduler.after_allocation(request, OTHERS, tokens or 0)
+    engine.begin(StepOutput())
+    engine.worker.start_loads()
+    assert engine.end() == ({"s"}, {OTHERS[3]})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_engine import LAYERS, Engine, Request, StepOutput
@@ -12,9 +15,10 @@ from fake_store import GPU, FakeStore
 from infinistore.connectors import _streams
 from infinistore.connectors._blocks import pieces_of
 from infinistore.connectors.vllm import link as link_module
+from infinistore.connectors.vllm.identity import check_load_mode, layout_identity
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.settings import ConnectorSettings
-from infinistore.errors import Code, DisconnectedError, InfiniStoreError
+from infinistore.errors import Code, ConfigError, DisconnectedError, InfiniStoreError
 from waiting import until
 
 PROMPT = list(range(10, 31))
@@ -158,3 +162,56 @@ def test_a_failed_copy_is_a_failed_load(engine: Engine, store: FakeStore) -> Non
     engine.begin(StepOutput())
     engine.worker.start_loads()
     assert engine.end() == ({"s"}, {OTHERS[3]})
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A vLLM for GPUs, as far as who an engine is depends on it."""
+    current = SimpleNamespace(
+        is_cpu=lambda: False, device_type="cuda", get_device_capability=lambda: (9, 0)
+    )
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.26.0"))
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=current))
+    monkeypatch.delenv("VLLM_KV_CACHE_LAYOUT", raising=False)
+    return current
+
+
+def config(**more: Any) -> Any:
+    scheduler = SimpleNamespace(async_scheduling=more.pop("async_scheduling", False))
+    return SimpleNamespace(scheduler_config=scheduler, **more)
+
+
+@pytest.mark.usefixtures("platform")
+def test_layers_are_not_loaded_under_a_vllm_that_cannot_take_a_step_back() -> None:
+    layerwise = ConnectorSettings(load_mode="layerwise")
+    unsafe = config(use_v2_model_runner=True, async_scheduling=True)
+    with pytest.raises(ConfigError, match="MODEL_RUNNER=0 and --no-async-scheduling"):
+        check_load_mode(unsafe, layerwise)
+    with pytest.raises(ConfigError, match="Start it with --no-async-scheduling, or"):
+        check_load_mode(config(async_scheduling=True), layerwise)
+    check_load_mode(config(use_v2_model_runner=False), layerwise)
+    check_load_mode(unsafe, ConnectorSettings())
+
+
+def test_cpus_have_the_first_model_runner_alone(platform: SimpleNamespace) -> None:
+    platform.is_cpu = lambda: True
+    check_load_mode(config(use_v2_model_runner=True), ConnectorSettings(load_mode="layerwise"))
+
+
+def test_what_may_pack_blocks_otherwise_is_in_the_layout(
+    platform: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def layout(backend: Any = None, caches: Any = None, **kinds: Any) -> str:
+        attention = SimpleNamespace(backend=backend, backend_per_kind=kinds)
+        return layout_identity(SimpleNamespace(attention_config=attention), caches, 16)
+
+    flash, other = SimpleNamespace(name="FLASH_ATTN"), SimpleNamespace(name="FLASHINFER")
+    seen = [layout(), layout(flash), layout(other), layout(flash, full_attention=other)]
+    seen.append(layout(caches=SimpleNamespace(kv_cache_layout=SimpleNamespace(name="LBHNC"))))
+    assert seen[0] == "cuda.auto.sm90.vllm0.26.0.default"
+    monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "HND")
+    seen.append(layout())
+    platform.get_device_capability = lambda: None
+    seen.append(layout())
+    assert len(set(seen)) == len(seen)
+    assert layout() == seen[-1]

@@ -1,6 +1,7 @@
 """What vLLM sees: its connector interface, each call forwarded to the side that it is made for.
 
-The interface is vLLM's and changes between its versions; tested with 0.32.0 on CPUs.
+The interface is vLLM's and changes between its versions; tested with 0.32.0 on CPUs and 0.26.0 on
+GPUs.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
         transfer = vllm_config.kv_transfer_config
         settings = ConnectorSettings.of(transfer.kv_connector_extra_config)
         identity.check_failure_policy(vllm_config, settings)
+        identity.check_load_mode(vllm_config, settings)
         shape = identity.engine_shape(vllm_config, kv_cache_config)
         self._block_count = kv_cache_config.num_blocks
         self.link = StoreLink(

@@ -13,7 +13,7 @@ from typing import Any
 
 from infinistore.connectors._blocks import BlockParts
 from infinistore.connectors.vllm.layout import only_group
-from infinistore.connectors.vllm.settings import ConnectorSettings
+from infinistore.connectors.vllm.settings import LAYERWISE, ConnectorSettings
 from infinistore.connectors.vllm.weights import UnknownWeights, digest_directory
 from infinistore.errors import ConfigError
 from infinistore.keys import HeadRange, Namespace, head_range, head_ranges
@@ -68,6 +68,29 @@ def check_failure_policy(vllm_config: Any, settings: ConnectorSettings) -> None:
             f'kv_load_failure_policy is "{policy}": a block that the store lost would fail its '
             'request. Say "kv_load_failure_policy": "recompute" in --kv-transfer-config (or '
             '"allow_load_failure_fail": true in kv_connector_extra_config, if you mean it)'
+        )
+
+
+def check_load_mode(vllm_config: Any, settings: ConnectorSettings) -> None:
+    """Refuses loads within steps for a vLLM that computes wrong tokens after one that failed.
+
+    Its issue 49250: neither its second model runner nor its asynchronous scheduler takes a step
+    back. A load between steps is over before anything is computed from it.
+    """
+    if settings.load_mode != LAYERWISE:
+        return
+    from vllm.platforms import current_platform
+
+    remedies = []
+    if getattr(vllm_config, "use_v2_model_runner", False) and not current_platform.is_cpu():
+        remedies.append("the environment VLLM_USE_V2_MODEL_RUNNER=0")  # CPUs have the first alone
+    if getattr(vllm_config.scheduler_config, "async_scheduling", False):
+        remedies.append("--no-async-scheduling")
+    if remedies:
+        raise ConfigError(
+            'load_mode is "layerwise": after a block that does not come, this vLLM would go on '
+            f"with wrong tokens (its issue 49250). Start it with {' and '.join(remedies)}, or say "
+            '"load_mode": "async"'
         )
 
 
@@ -165,10 +188,25 @@ def layout_identity(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -
         getattr(layout, "name", layout) or os.environ.get("VLLM_KV_CACHE_LAYOUT", "default")
     )
     if not current_platform.is_cpu():
-        attention = getattr(vllm_config, "attention_config", None)
-        backend = getattr(attention, "backend", None)
-        return f"{current_platform.device_type}.{getattr(backend, 'name', backend)}.{order}"
+        kernel = _gpu_kernel(vllm_config, current_platform)
+        return f"{current_platform.device_type}.{kernel}.{order}"
     return f"cpu.{_cpu_kernel(vllm_config, block_tokens)}.{order}"
+
+
+def _gpu_kernel(vllm_config: Any, current_platform: Any) -> str:
+    """The attention backend, which packs K and V as it likes; chosen by the user, or by vLLM.
+
+    What vLLM chooses depends on its version and on the GPU, and so may what the backend packs.
+    """
+    import vllm
+
+    attention = getattr(vllm_config, "attention_config", None)
+    chosen = [getattr(attention, "backend", None)]
+    chosen += dict(getattr(attention, "backend_per_kind", None) or {}).values()
+    names = "+".join(str(getattr(backend, "name", backend or "auto")) for backend in chosen)
+    capability = current_platform.get_device_capability()
+    architecture = "unknown" if capability is None else f"{capability[0]}{capability[1]}"
+    return f"{names}.sm{architecture}.vllm{vllm.__version__}"
 
 
 def _cpu_kernel(vllm_config: Any, block_tokens: int) -> str:

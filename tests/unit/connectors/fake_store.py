@@ -48,7 +48,7 @@ class FakeGpu:
     def after_launched(self, segs: Any, work: Callable[[], list[Code]]) -> Callable[[], list[Code]]:
         """`work` on a batch's segments, once all that is launched by now has run."""
         if segs.device is None:
-            assert segs.stream is None
+            assert segs.stream == 0
             return work
         assert (segs.device, segs.stream) == (GPU, STREAM)
         count = self.launched
@@ -304,9 +304,9 @@ class FakeClient:
         for name in [n for n in self.store.staged if n[0] == self.namespace]:
             del self.store.staged[name]
 
-    def prepare_device(self, ordinal: int) -> None:
+    def prepare_device(self, device: int) -> None:
         self._check()
-        assert ordinal == GPU
+        assert device == GPU
         self.store.gpu.prepared.append(self)
 
     def _batch(

@@ -18,7 +18,7 @@ from infinistore.connectors.vllm import link as link_module
 from infinistore.connectors.vllm.identity import check_load_mode, layout_identity
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.settings import ConnectorSettings
-from infinistore.errors import Code, ConfigError, DisconnectedError, InfiniStoreError
+from infinistore.errors import Code, ConfigError, DisconnectedError, InfiniStoreError, SetupError
 from waiting import until
 
 PROMPT = list(range(10, 31))
@@ -133,14 +133,14 @@ def test_clients_that_come_later_are_prepared_before_they_are_used(
     link.close()
 
 
-@pytest.mark.parametrize("error", [DisconnectedError("gone"), InfiniStoreError("no driver")])
+@pytest.mark.parametrize("error", [DisconnectedError("gone"), SetupError("no driver")])
 def test_a_gpu_that_cannot_be_prepared_ends_nothing(
     store: FakeStore,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     error: InfiniStoreError,
 ) -> None:
-    def refuse(ordinal: int) -> None:
+    def refuse(device: int) -> None:
         raise error
 
     link = StoreLink(SETTINGS, lambda: "ns")

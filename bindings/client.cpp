@@ -200,8 +200,9 @@ int gpu_of(std::uint64_t address) {
 
 std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_bytes,
                              std::uint64_t value_offset, bool replaces, int device,
-                             std::uint64_t stream, nb::object kept) {
+                             std::uint64_t stream, bool by_copy_engine, nb::object kept) {
   auto spec = pack.take();
+  if (by_copy_engine) spec.mover = Mover::kCopyEngine;
   place_on(spec, device, stream);
   spec.verb = Verb::kPut;
   spec.value_bytes = value_bytes;
@@ -314,7 +315,8 @@ void define_handle(nb::class_<Handle<T>>& type) {
 void define_client(nb::module_& module) {
   nb::class_<PyClient>(module, "Client", "A server, as a program sees it.")
       .def("put", &put, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
-           nb::arg("replaces"), nb::arg("device"), nb::arg("stream"), nb::arg("kept").none())
+           nb::arg("replaces"), nb::arg("device"), nb::arg("stream"), nb::arg("by_copy_engine"),
+           nb::arg("kept").none())
       .def("get", &get, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
            nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("device"), nb::arg("stream"),
            nb::arg("kept").none())

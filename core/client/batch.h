@@ -35,6 +35,7 @@ struct BatchSpec {
   std::uint64_t lease_id = 0;  // get: under which the keys are pinned
   // Segments of a GPU's memory, which may be touched once this opens; null: the host's.
   std::unique_ptr<Gate> gate;
+  Mover mover = Mover::kMultiprocessors;
 
   std::uint64_t range_bytes() const noexcept { return segments_per_key * segment_bytes; }
   // Space of the pool that a put of one key takes at most: whole pages.
@@ -53,7 +54,8 @@ class Batch final : public Operation {
     return {.addresses = all.subspan(index * spec.segments_per_key, spec.segments_per_key),
             .segment_bytes = spec.segment_bytes,
             .position = spec.value_offset,
-            .gpu = gpu()};
+            .gpu = gpu(),
+            .mover = spec.mover};
   }
   Gpu* gpu() const noexcept { return spec.gate ? &spec.gate->gpu() : nullptr; }
 

@@ -33,7 +33,8 @@ static __device__ __forceinline__ u64 pair_term(ulonglong2 pair, u64 position) {
   return term(pair.x, key) + term(pair.y, key + 8 * kKeyStep);
 }
 
-template <bool sums>
+// `moves`: else only the sum is wanted.
+template <bool moves, bool sums>
 static __device__ u64 copy_pairs(u64 to, u64 from, u32 bytes, u64 position, u32 lane) {
   const ulonglong2* source = reinterpret_cast<const ulonglong2*>(from);
   ulonglong2* target = reinterpret_cast<ulonglong2*>(to);
@@ -46,33 +47,33 @@ static __device__ u64 copy_pairs(u64 to, u64 from, u32 bytes, u64 position, u32 
     for (u32 i = 0; i < kInFlight; ++i) pairs[i] = __ldcs(source + at + i * kLanes);
 #pragma unroll
     for (u32 i = 0; i < kInFlight; ++i) {
-      __stcs(target + at + i * kLanes, pairs[i]);
+      if (moves) __stcs(target + at + i * kLanes, pairs[i]);
       if (sums) sum += pair_term(pairs[i], position + 16ULL * (at + i * kLanes));
     }
   }
 #pragma unroll 1
   for (; at < count; at += kLanes) {
     const ulonglong2 pair = __ldcs(source + at);
-    __stcs(target + at, pair);
+    if (moves) __stcs(target + at, pair);
     if (sums) sum += pair_term(pair, position + 16ULL * at);
   }
   return sum;
 }
 
-template <bool sums>
+template <bool moves, bool sums>
 static __device__ u64 copy_words(u64 to, u64 from, u32 bytes, u64 position, u32 lane) {
   u64 sum = 0;
 #pragma unroll 1
   for (u32 at = lane; at < bytes / 8; at += kLanes) {
     const u64 word = reinterpret_cast<const u64*>(from)[at];
-    reinterpret_cast<u64*>(to)[at] = word;
+    if (moves) reinterpret_cast<u64*>(to)[at] = word;
     if (sums) sum += term(word, key_at(position + 8ULL * at));
   }
   return sum;
 }
 
 // Of any alignment.
-template <bool sums>
+template <bool moves, bool sums>
 static __device__ u64 copy_bytes(u64 to, u64 from, u32 bytes, u64 position, u32 lane) {
   const unsigned char* source = reinterpret_cast<const unsigned char*>(from);
   unsigned char* target = reinterpret_cast<unsigned char*>(to);
@@ -81,7 +82,7 @@ static __device__ u64 copy_bytes(u64 to, u64 from, u32 bytes, u64 position, u32 
   for (u32 at = 8 * lane; at < bytes; at += 8 * kLanes) {
     u64 word = 0;
     for (u32 i = 0; i < 8; ++i) {
-      target[at + i] = source[at + i];
+      if (moves) target[at + i] = source[at + i];
       word |= static_cast<u64>(source[at + i]) << (8 * i);
     }
     if (sums) sum += term(word, key_at(position + at));
@@ -90,19 +91,20 @@ static __device__ u64 copy_bytes(u64 to, u64 from, u32 bytes, u64 position, u32 
 }
 
 // Less than a word: others have the rest of it, so the bytes themselves are told.
+template <bool moves>
 static __device__ u64 copy_fragment(u64 to, u64 from, u32 bytes, u32 lane) {
   if (lane != 0) return 0;
   const unsigned char* source = reinterpret_cast<const unsigned char*>(from);
   u64 word = 0;
 #pragma unroll 1
   for (u32 i = 0; i < bytes; ++i) {
-    reinterpret_cast<unsigned char*>(to)[i] = source[i];
+    if (moves) reinterpret_cast<unsigned char*>(to)[i] = source[i];
     word |= static_cast<u64>(source[i]) << (8 * i);
   }
   return word;
 }
 
-template <bool to_host, bool sums>
+template <bool to_host, bool moves, bool sums>
 static __device__ void copy_tiles(const Tile* tiles, u32 count, u64* results) {
   const u32 lane = threadIdx.x % kLanes;
   const u32 warps = gridDim.x * (blockDim.x / kLanes);
@@ -111,16 +113,16 @@ static __device__ void copy_tiles(const Tile* tiles, u32 count, u64* results) {
     const Tile tile = tiles[i];
     const u64 to = to_host ? tile.host : tile.device;
     const u64 from = to_host ? tile.device : tile.host;
-    const u64 alignment = to | from | tile.bytes;
+    const u64 alignment = (moves ? to | from : from) | tile.bytes;
     u64 sum;
     if (tile.bytes < 8) {
-      sum = copy_fragment(to, from, tile.bytes, lane);
+      sum = copy_fragment<moves>(to, from, tile.bytes, lane);
     } else if (alignment % 16 == 0) {
-      sum = copy_pairs<sums>(to, from, tile.bytes, tile.position, lane);
+      sum = copy_pairs<moves, sums>(to, from, tile.bytes, tile.position, lane);
     } else if (alignment % 8 == 0) {
-      sum = copy_words<sums>(to, from, tile.bytes, tile.position, lane);
+      sum = copy_words<moves, sums>(to, from, tile.bytes, tile.position, lane);
     } else {
-      sum = copy_bytes<sums>(to, from, tile.bytes, tile.position, lane);
+      sum = copy_bytes<moves, sums>(to, from, tile.bytes, tile.position, lane);
     }
     if (!sums) continue;
     for (u32 step = kLanes / 2; step > 0; step /= 2) {
@@ -130,13 +132,15 @@ static __device__ void copy_tiles(const Tile* tiles, u32 count, u64* results) {
   }
 }
 
-#define KERNEL(name, to_host, sums)                      \
-  extern "C" __global__ void __launch_bounds__(1024)     \
-      name(const Tile* tiles, u64* results, u32 count) { \
-    copy_tiles<to_host, sums>(tiles, count, results);    \
+#define KERNEL(name, to_host, moves, sums)                   \
+  extern "C" __global__ void __launch_bounds__(1024)         \
+      name(const Tile* tiles, u64* results, u32 count) {     \
+    copy_tiles<to_host, moves, sums>(tiles, count, results); \
   }
 
-KERNEL(tiles_to_host, true, false)
-KERNEL(tiles_to_host_summed, true, true)
-KERNEL(tiles_to_device, false, false)
-KERNEL(tiles_to_device_summed, false, true)
+KERNEL(tiles_to_host, true, true, false)
+KERNEL(tiles_to_host_summed, true, true, true)
+KERNEL(tiles_to_device, false, true, false)
+KERNEL(tiles_to_device_summed, false, true, true)
+// Of the GPU's memory; a copy engine moves it.
+KERNEL(tiles_sums, true, false, true)

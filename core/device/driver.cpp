@@ -45,6 +45,9 @@ std::string find_all(void* library, Driver& driver) {
   find(library, "cuLaunchKernel", driver.launch_kernel, lacks);
   find(library, "cuModuleLoadData", driver.module_load, lacks);
   find(library, "cuModuleGetFunction", driver.module_function, lacks);
+  find(library, "cuMemcpyDtoHAsync_v2", driver.copy_to_host, lacks);
+  std::string may_lack;
+  find(library, "cuMemcpyBatchAsync", driver.copy_batch, may_lack);
   find(library, "cuMemHostAlloc", driver.host_alloc, lacks);
   find(library, "cuMemFreeHost", driver.host_free, lacks);
   find(library, "cuMemHostRegister_v2", driver.host_register, lacks);

@@ -25,6 +25,14 @@ using CuHostFunction = void (*)(void* data);
 inline constexpr CuStatus kCuSuccess = 0;
 inline constexpr CuStatus kCuNotReady = 600;
 
+// As in cuda.h: how the copies of one call see their sources, and where they go.
+struct CuCopyAttributes {
+  int source_order = 1;  // as the stream is
+  int source_hint[2] = {};
+  int target_hint[2] = {};
+  unsigned flags = 0;
+};
+
 struct Driver {
   CuStatus (*init)(unsigned flags);
   CuStatus (*error_name)(CuStatus status, const char** name);
@@ -50,6 +58,11 @@ struct Driver {
                             void** extra);
   CuStatus (*module_load)(CuModule* module, const void* image);
   CuStatus (*module_function)(CuFunction* function, CuModule module, const char* name);
+  CuStatus (*copy_to_host)(void* to, CuAddress from, std::size_t bytes, CuStream stream);
+  // nullptr: this driver has none (before 570).
+  CuStatus (*copy_batch)(CuAddress* to, CuAddress* from, std::size_t* bytes, std::size_t count,
+                         CuCopyAttributes* attributes, std::size_t* attribute_firsts,
+                         std::size_t attribute_count, std::size_t* failed, CuStream stream);
   CuStatus (*host_alloc)(void** memory, std::size_t bytes, unsigned flags);
   CuStatus (*host_free)(void* memory);
   CuStatus (*host_register)(void* memory, std::size_t bytes, unsigned flags);

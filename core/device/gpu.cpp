@@ -132,14 +132,17 @@ Error Gpu::begin() {
 Error Gpu::load_kernels() {
   CuModule module = nullptr;
   auto error = check(driver_.module_load(&module, kCopyTilesPtx), "loading the copy kernels");
-  const auto find = [&](Way way, bool sums, const char* name) {
+  const auto find = [&](CuFunction& kernel, const char* name) {
     if (error.code != Code::kOk) return;
-    error = check(driver_.module_function(&kernels_[lane(way)][sums ? 1 : 0], module, name), name);
+    error = check(driver_.module_function(&kernel, module, name), name);
   };
-  find(Way::kToHost, false, "tiles_to_host");
-  find(Way::kToHost, true, "tiles_to_host_summed");
-  find(Way::kToDevice, false, "tiles_to_device");
-  find(Way::kToDevice, true, "tiles_to_device_summed");
+  auto& to_host = kernels_[lane(Way::kToHost)];
+  auto& to_device = kernels_[lane(Way::kToDevice)];
+  find(to_host[0], "tiles_to_host");
+  find(to_host[1], "tiles_to_host_summed");
+  find(to_device[0], "tiles_to_device");
+  find(to_device[1], "tiles_to_device_summed");
+  find(sum_kernel_, "tiles_sums");
   return error;
 }
 

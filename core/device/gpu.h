@@ -21,6 +21,10 @@ namespace infinistore {
 // Which way bytes go.
 enum class Way { kToHost, kToDevice };
 
+// What moves them.  Multiprocessors are faster for small blocks, and sum on the way; the model's
+// kernels wait for them, though, longer than such a copy takes where each of them wants all.
+enum class Mover { kMultiprocessors, kCopyEngine };
+
 class Gpu;
 
 // Makes a GPU's context the calling thread's, for its own life.
@@ -85,6 +89,7 @@ class Gpu {
   // For waiting until a caller's stream has come to some point: one of ours for each of theirs.
   Result<CuStream> watcher(CuStream caller);
   CuFunction kernel(Way way, bool sums) const noexcept { return kernels_[lane(way)][sums ? 1 : 0]; }
+  CuFunction sum_kernel() const noexcept { return sum_kernel_; }  // of a device's memory
 
   // A mark without a time.
   Error make_event(CuEvent& event) const;
@@ -113,6 +118,7 @@ class Gpu {
   Lane lanes_[2];
   std::atomic<unsigned> turns_{0};
   CuFunction kernels_[2][2] = {};
+  CuFunction sum_kernel_ = nullptr;
   Mutex mutex_;
   std::map<std::size_t, std::vector<std::byte*>> idle_ GUARDED_BY(mutex_);  // pinned, by size
   std::map<CuStream, CuStream> watchers_ GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 #pragma once
-// TileCopy: one launch of the copy kernel over many tiles, on its way.
+// TileCopy: one copy of many tiles by a GPU, on its way.
 
 #include <memory>
 #include <optional>
@@ -27,6 +27,8 @@ class TileCopy {
   static Result<std::unique_ptr<TileCopy>> prepare(Gpu& gpu, TileList tiles);
   // Launches it, once; `waker` is woken at its end.
   Error launch(Way way, bool sums, Waker& waker, LaunchShape shape = kShape);
+  // The same, to the host, summed, by a copy engine.
+  Error launch_engine(Waker& waker);
   TileCopy(Private, Gpu& gpu, TileList tiles) noexcept : gpu_(gpu), tiles_(std::move(tiles)) {}
   ~TileCopy();  // waits
   TileCopy(const TileCopy&) = delete;
@@ -44,6 +46,9 @@ class TileCopy {
   // They move nearly all that the bus takes (measured), and leave the model its multiprocessors.
   static constexpr LaunchShape kShape = {.thread_blocks = 8, .threads = 512};
 
+  Error run(CuFunction kernel, LaunchShape shape, CuStream stream);
+  Error copy_pieces(CuStream stream);
+  Error mark_end(Way way, CuStream stream, Waker& waker);
   void end(CuStatus status);
   std::uint64_t* results() const noexcept;
 

@@ -56,7 +56,10 @@ Error GpuCopies::start_staged(Transfer& transfer, Way way, bool sums) {
 Error GpuCopies::start(Transfer& transfer, TileList tiles, Way way, bool sums) {
   auto copy = TileCopy::prepare(*transfer.gpu(), std::move(tiles));
   if (!copy) return copy.error();
-  const auto launched = copy.value()->launch(way, sums, waker_);
+  const bool uses_engine =
+      way == Way::kToHost && transfer.items.front().mover == Mover::kCopyEngine;
+  const auto launched =
+      uses_engine ? copy.value()->launch_engine(waker_) : copy.value()->launch(way, sums, waker_);
   if (launched.code != Code::kOk) return launched;
   transfer.copy = std::move(*copy);
   moving_.push_back(&transfer);

@@ -29,8 +29,9 @@ namespace infinistore {
 struct Segments {
   std::span<const std::uint64_t> addresses;
   std::uint64_t segment_bytes = 0;
-  std::uint64_t position = 0;  // of the range's first byte in its value
-  Gpu* gpu = nullptr;          // whose memory it is; nullptr: the host's
+  std::uint64_t position = 0;             // of the range's first byte in its value
+  Gpu* gpu = nullptr;                     // whose memory it is; nullptr: the host's
+  Mover mover = Mover::kMultiprocessors;  // of a GPU's memory to the host
 
   std::uint64_t bytes() const noexcept { return addresses.size() * segment_bytes; }
   MutableBytes segment(std::size_t index) const noexcept {

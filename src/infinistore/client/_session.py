@@ -194,10 +194,8 @@ class Session:
             levels = [0] * count if depths is None else list(depths)
             parsed(pack.set_chain, chain, levels)
         replaces = on_exists == "replace"
-        (device, stream), keep = held
-        native = answered(
-            self._native.put, pack, value_bytes, value_offset, replaces, device, stream, keep
-        )
+        place, keep = held
+        native = answered(self._native.put, pack, value_bytes, value_offset, replaces, *place, keep)
         return self._remember(Batch(native, "write", self))
 
     def _get(
@@ -212,7 +210,7 @@ class Session:
     ) -> Batch:
         check_range(range_bytes, value_bytes, value_offset)
         wait_ms = milliseconds_of(wait_s, "wait_s")
-        (device, stream), keep = held
+        (device, stream, _), keep = held
         size = value_bytes or 0
         native = answered(
             self._native.get, pack, size, value_offset, wait_ms, lease_id, device, stream, keep

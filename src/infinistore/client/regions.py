@@ -37,7 +37,8 @@ class Segments:
     `addresses` is a buffer of uint64, shape (n,) or (n, segments). The memory must stay allocated,
     and unchanged while it is written from, until the batch is done; `keep` is held until then.
     With `device` it is that CUDA device's memory, used after the work that `stream` (a handle of
-    CUDA's; 0: the default stream) holds at the call.
+    CUDA's; 0: the default stream) holds at the call. `by_copy_engine` writes with the device's copy
+    engine: slower for small segments, and no kernel of the caller's waits for it.
     """
 
     addresses: Any
@@ -45,6 +46,7 @@ class Segments:
     keep: Any = None
     device: int | None = None
     stream: int = 0
+    by_copy_engine: bool = False
 
     def layout(self, key_count: int) -> tuple[Any, int]:
         """The addresses as a flat buffer, and the number of segments for each key."""
@@ -67,6 +69,7 @@ class Place(NamedTuple):
 
     device: int = -1
     stream: int = 0
+    by_copy_engine: bool = False
 
 
 HOST = Place()
@@ -164,7 +167,7 @@ def place_of(segments: Segments) -> Place:
     for name, value in (("device", segments.device), ("stream", segments.stream)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UsageError(f"{name} is {value!r}; give a number of 0 or more")
-    return Place(segments.device, segments.stream)
+    return Place(segments.device, segments.stream, segments.by_copy_engine)
 
 
 def _array_region(arr: Any, writable: bool) -> Region:

@@ -210,7 +210,7 @@ class Program:
 
     def blocks(self) -> dict[str, dict[str, str]]:
         """The digests of the blocks in the KV cache that the last prompt saved, and loaded."""
-        count = self._config.cache_config.num_gpu_blocks
+        count = self._worker_connector._block_count
         return {
             way: {key: digest(self._caches, block, count) for key, block in blocks.items()}
             for way, blocks in self._noted.items()

@@ -26,11 +26,13 @@ import gpu_entrants as entrants  # noqa: E402
 import gpu_figures as figures  # noqa: E402
 from demo import engines as demo  # noqa: E402
 from demo.children import ChildError, Children  # noqa: E402
+from demo.client import get  # noqa: E402
 from gpu_engine import Engine, EngineError  # noqa: E402
 from gpu_entrants import ENTRANTS, Entrant, Machine  # noqa: E402
 from gpu_outputs import Outputs  # noqa: E402
 from gpu_times import Times, TimesError  # noqa: E402
 
+_POPULATE_S = 90.0
 _SIZES = (1024, 4096, 8192, 16_000)
 _TINY_SIZES = (128, 256, 512, 960)
 _OUTPUT_SIZES = (500, 1300, 2048, 3001, 4500, 6000)
@@ -113,9 +115,14 @@ def common(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def start_store(children: Children, out: Path, pool: str) -> demo.Store:
-    """One store with this pool."""
+    """One store with this pool, all of it populated: a first touch costs more than a copy."""
     store = demo.start_store(children, out / "store.log", pool)
-    say(f"a store of {pool} at {store.url}")
+    began_s = time.monotonic()
+    while get(store.admin + "/health")["populating"]:
+        if time.monotonic() - began_s > _POPULATE_S:
+            raise ChildError(f"the store did not populate its {pool} in {_POPULATE_S:.0f} s")
+        time.sleep(0.2)
+    say(f"a store of {pool} at {store.url}, populated")
     return store
 
 

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from infinistore.errors import UsageError
 
 SCHEMA = 1
+_TOKEN_BYTES = 4
 HASH_SCHEME = "sha256-1"  # changes with anything that `block_hash` does
 _ROOT = hashlib.sha256(b"infinistore block chain, scheme " + HASH_SCHEME.encode()).digest()
 
@@ -50,14 +51,20 @@ def media(identifier: str, offset: int) -> bytes:
 
 def block_hash(parent: bytes | None, token_ids: Sequence[int], extras: Sequence[bytes]) -> bytes:
     """SHA-256 of a block's tokens and extras and of all blocks before it (`parent`: their hash)."""
+    return _hash_of(parent, _token_bytes(token_ids), extras)
+
+
+def _token_bytes(token_ids: Sequence[int]) -> bytes:
     try:
-        tokens = struct.pack(f"<I{len(token_ids)}I", len(token_ids), *token_ids)
+        return struct.pack(f"<{len(token_ids)}I", *token_ids)
     except struct.error:
         raise UsageError("a token id is not within 0 and 2**32 - 1: the block has no key") from None
-    digest = hashlib.sha256(_ROOT if parent is None else parent)
-    digest.update(tokens)
-    digest.update(b"".join(sorted(extras)))
-    return digest.digest()
+
+
+def _hash_of(parent: bytes | None, tokens: bytes, extras: Sequence[bytes]) -> bytes:
+    count = struct.pack("<I", len(tokens) // _TOKEN_BYTES)
+    begin = (_ROOT if parent is None else parent) + count + tokens
+    return hashlib.sha256(begin + b"".join(sorted(extras)) if extras else begin).digest()
 
 
 def block_hashes(
@@ -81,14 +88,23 @@ class BlockChain:
 
     def extend(self, token_ids: Sequence[int], blocks: int) -> None:
         """Makes the chain at least `blocks` long; `token_ids` is the sequence from its start."""
-        for index in range(len(self.hashes), blocks):
-            start = index * self.block_tokens
-            tokens = token_ids[start : start + self.block_tokens]
-            if len(tokens) != self.block_tokens:
-                raise UsageError(f"block {index} has {len(tokens)} of {self.block_tokens} tokens")
-            parent = self.hashes[-1] if self.hashes else None
+        first = len(self.hashes)
+        if blocks <= first:
+            return
+        start, end = first * self.block_tokens, blocks * self.block_tokens
+        if len(token_ids) < end:
+            short = len(token_ids) // self.block_tokens
+            there = len(token_ids) - short * self.block_tokens
+            raise UsageError(f"block {short} has {there} of {self.block_tokens} tokens")
+        # All at once: on the way of every request, and for a long prompt the half of it.
+        tokens = _token_bytes(token_ids[start:end])
+        size = self.block_tokens * _TOKEN_BYTES
+        parent = self.hashes[-1] if self.hashes else None
+        for index in range(first, blocks):
+            at = (index - first) * size
             extras = self._extras(index) if self._extras else ()
-            self.hashes.append(block_hash(parent, tokens, extras))
+            parent = _hash_of(parent, tokens[at : at + size], extras)
+            self.hashes.append(parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +138,12 @@ def block_key(
     block: bytes, heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1
 ) -> bytes:
     """The key of one value: a block's KV of a head range, a KV group and a pipeline stage."""
-    part = f"/h{heads.start}-{heads.end}.{heads.total}/g{group}/p{stage}.{stages}"
-    return block.hex().encode() + part.encode()
+    return block.hex().encode() + key_part(heads, group=group, stage=stage, stages=stages)
+
+
+def key_part(heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1) -> bytes:
+    """What follows a block's hash in its keys: for those who make many."""
+    return f"/h{heads.start}-{heads.end}.{heads.total}/g{group}/p{stage}.{stages}".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import infinistore
 from infinistore.connectors import _streams
 from infinistore.errors import ConfigError
-from infinistore.keys import HeadRange, block_key
+from infinistore.keys import HeadRange, key_part
 
 Addresses = npt.NDArray[np.uint64]
 
@@ -34,12 +34,12 @@ class BlockParts:
 
     def keys(self, hashes: Sequence[bytes]) -> list[bytes]:
         """All keys of each block, block after block: what a lookup with group=len(self) asks."""
-        return [
-            block_key(block, heads, stage=stage, stages=self.stages)
-            for block in hashes
+        parts = [
+            key_part(heads, stage=stage, stages=self.stages)
             for stage in range(self.stages)
             for heads in self.heads
         ]
+        return [block.hex().encode() + part for block in hashes for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,20 @@ class CacheMap:
         """Which columns of `addresses` are of these layers."""
         return slice(layers.start * self.planes, layers.stop * self.planes)
 
-    def segments(self, addresses: Addresses) -> infinistore.Segments:
-        """Runs for the client. On a GPU they are touched once all that is queued now has run."""
+    def segments(self, addresses: Addresses, *, while_computing: bool) -> infinistore.Segments:
+        """Runs for the client. On a GPU they are touched once all that is queued now has run.
+
+        `while_computing`: by a copy engine, so that the model's kernels need not wait for it.
+        """
         if self.device is None:
             return infinistore.Segments(addresses, self.segment_bytes)
         stream = _streams.current_stream(self.device)
         return infinistore.Segments(
-            addresses, self.segment_bytes, device=self.device, stream=stream
+            addresses,
+            self.segment_bytes,
+            device=self.device,
+            stream=stream,
+            by_copy_engine=while_computing,
         )
 
     @property

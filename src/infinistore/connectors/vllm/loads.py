@@ -57,7 +57,7 @@ class AsyncLoads:
             try:
                 batch = client.read_segments(
                     keys,
-                    self.cache.segments(self.cache.addresses(block_ids)),
+                    self.cache.segments(self.cache.addresses(block_ids), while_computing=False),
                     value_bytes=self.cache.value_bytes,
                 )
             except InfiniStoreError:
@@ -139,7 +139,7 @@ class LayerLoads:
         try:
             batch = client.read_segments(
                 keys,
-                cache.segments(addresses),
+                cache.segments(addresses, while_computing=False),
                 value_bytes=cache.value_bytes,
                 value_offset=layer * cache.layer_bytes,
             )

@@ -200,7 +200,7 @@ class StepSave:
         try:
             batch = self._client.write_segments(
                 keys,
-                cache.segments(np.ascontiguousarray(addresses)),
+                cache.segments(np.ascontiguousarray(addresses), while_computing=True),
                 value_bytes=cache.value_bytes,
                 value_offset=piece.start * cache.layer_bytes,
                 parents=parents,

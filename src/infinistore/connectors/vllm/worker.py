@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from infinistore.connectors import _streams
 from infinistore.connectors._blocks import CacheMap
@@ -17,10 +17,10 @@ from infinistore.connectors.vllm.identity import EngineShape
 from infinistore.connectors.vllm.layout import TensorLike, map_caches
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads, LoadedBlocks
-from infinistore.connectors.vllm.metadata import BlockLoad, StepPlan
+from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
 from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
 from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
-from infinistore.keys import block_key
+from infinistore.keys import key_part
 
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
 
@@ -47,13 +47,14 @@ class WorkerSide:
         self._settings = settings
         self._link = link
         self._heads = shape.heads(rank)
-        self._stage, self._stages = stage, shape.stages
+        self._key_part = key_part(self._heads, stage=stage, stages=shape.stages)
         self._saves = saves and shape.is_writer(rank)
         self._clock = clock
         self._cache: CacheMap | None = None
         self._loads: AsyncLoads | None = None
         self._plan = StepPlan()
         self._step_save: StepSave | None = None
+        self._is_save_begun = False
         self._step_load: LayerLoads | None = None
         self._invalid: set[int] = set()
         self._asking_wait_s = _ASKING_WAIT_S
@@ -90,7 +91,15 @@ class WorkerSide:
     def begin_step(self, plan: StepPlan) -> None:
         """Takes the step's plan; before any hook of the step."""
         self._plan = plan
-        self._step_save = self._begin_save(plan)
+        self._step_save = None
+        self._is_save_begun = False
+
+    def _save(self) -> StepSave | None:
+        # When it is first needed: with its first layer the GPU has work, and this takes a while.
+        if not self._is_save_begun:
+            self._is_save_begun = True
+            self._step_save = self._begin_save(self._plan)
+        return self._step_save
 
     def _begin_save(self, plan: StepPlan) -> StepSave | None:
         if not plan.saves or not self._saves or self._cache is None:
@@ -99,12 +108,15 @@ class WorkerSide:
         if client is None or not self._gate.is_open:
             self.counters.add("blocks_save_skipped", len(plan.saves))
             return None
-        keys = [self._key(block) for block in plan.saves.hashes]
-        parents = [self._key(block) if block else None for block in plan.saves.parents]
+        keys = self._keys(plan.saves.hashes)
+        known = dict(zip(plan.saves.hashes, keys, strict=True))
+        rest = [block for block in plan.saves.parents if block and block not in known]
+        known |= zip(rest, self._keys(rest), strict=True)
+        parents = [known[block] if block else None for block in plan.saves.parents]
         return StepSave(client, self._cache, keys, plan.saves, parents)
 
-    def _key(self, block: bytes) -> bytes:
-        return block_key(block, self._heads, stage=self._stage, stages=self._stages)
+    def _keys(self, blocks: Iterable[bytes]) -> list[bytes]:
+        return [block.hex().encode() + self._key_part for block in blocks]
 
     # Loads.
 
@@ -115,13 +127,13 @@ class WorkerSide:
             return
         if self._settings.load_mode == ASYNC:
             for load in loads:
-                keys = [self._key(block) for block in load.hashes]
+                keys = self._keys(load.hashes)
                 self._loads.start(self._link.client, load.request_id, keys, load.block_ids)
         else:
             self._step_load = self._start_layers(self._cache, loads)
 
     def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
-        keys = [self._key(block) for load in loads for block in load.hashes]
+        keys = self._keys(block for load in loads for block in load.hashes)
         block_ids = [block_id for load in loads for block_id in load.block_ids]
         return LayerLoads(cache, self._link.client, keys, block_ids, self._link.drop)
 
@@ -134,8 +146,10 @@ class WorkerSide:
 
     def _wait_layer(self, load: LayerLoads, layer: int) -> None:
         load.wait_layer(layer, self._settings.load_timeout_s)
-        if load.failed_ids and self._step_save is not None:
-            self._step_save.poison()
+        if load.failed_ids:
+            save = self._save()
+            if save is not None:
+                save.poison()
 
     def _end_layers(self) -> None:
         load, self._step_load = self._step_load, None
@@ -160,15 +174,18 @@ class WorkerSide:
 
     def save_layer(self, name: str) -> None:
         """Submits one layer of the blocks that this step completes; returns at once."""
-        if self._step_save is not None and self._plan.saves.by_layer and self._cache is not None:
-            layer = self._cache.layers.get(name)
-            if layer is not None:
-                self._step_save.submit_layer(layer)
+        if not self._plan.saves.by_layer or self._cache is None:
+            return
+        save, layer = self._save(), self._cache.layers.get(name)
+        if save is not None and layer is not None:
+            save.submit_layer(layer)
 
     def end_saves(self) -> None:
         """Waits for the step's loads by layer, then until its saves are sealed."""
         self._end_layers()
-        save, self._step_save = self._step_save, None
+        save, self._step_save = self._save(), None
+        self._plan.saves = BlockSaves()
+        self._is_save_begun = False
         if save is None:
             return
         save.submit_rest()

@@ -1,0 +1,300 @@
+// core/device over the double of CUDA's driver, so that sanitizers see both sides of it.
+//
+// INFINISTORE_CUDA_LIBRARY names the double, which this program is linked with as well.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "core/base/checksum.h"
+#include "core/base/poller.h"
+#include "core/device/gate.h"
+#include "core/device/gpu.h"
+#include "core/device/registered_memory.h"
+#include "core/device/tile_copy.h"
+
+extern "C" {
+int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes);
+int cuMemFree_v2(unsigned long long address);
+int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes);
+int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes);
+int cuStreamDestroy_v2(infinistore::CuStream stream);
+int fake_cuda_enqueue_wait(infinistore::CuStream stream, std::uint64_t ticket);
+void fake_cuda_release(std::uint64_t ticket);
+void fake_cuda_hold(infinistore::CuStream stream, bool holds);
+void fake_cuda_delay_us(std::uint64_t delay_us);
+void fake_cuda_fail(const char* call, int status, int passing);
+void fake_cuda_break(int device, int status);
+std::uint64_t fake_cuda_counter(const char* name);
+void fake_cuda_reset();
+}
+
+namespace infinistore {
+namespace {
+
+constexpr int kIllegalAddress = 700;
+
+struct Bell final : Waker {
+  void wake() noexcept override { ++rings; }
+  std::atomic<int> rings = 0;
+};
+
+Gpu& gpu() {
+  const auto found = Gpu::of(0);
+  REQUIRE_MESSAGE(found.ok(), (found.ok() ? "" : found.error().message));
+  return *found.value();
+}
+
+// Memory of device 0.
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(const std::vector<std::byte>& bytes) : size_(bytes.size()) {
+    const CurrentContext current(gpu());
+    REQUIRE(cuMemAlloc_v2(&address_, size_) == 0);
+    REQUIRE(cuMemcpyHtoD_v2(address_, bytes.data(), size_) == 0);
+  }
+  ~DeviceBytes() {
+    const CurrentContext current(gpu());
+    cuMemFree_v2(address_);
+  }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> copied(size_);
+    const CurrentContext current(gpu());
+    REQUIRE(cuMemcpyDtoH_v2(copied.data(), address_, size_) == 0);
+    return copied;
+  }
+  std::uint64_t address() const { return address_; }
+
+ private:
+  std::size_t size_;
+  unsigned long long address_ = 0;
+};
+
+std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(size);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
+
+// Items of `size` bytes in all, cut at random places; their sums when done by the CPU.
+struct Cut {
+  Cut(std::uint64_t device, std::span<const std::byte> host, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (std::size_t done = 0; done < host.size();) {
+      const std::size_t size = std::min<std::size_t>(1 + random() % 50'000, host.size() - done);
+      const std::uint64_t position = random() % 5000;
+      list.begin_item(position);
+      items.push_back({done, size, position});
+      for (std::size_t at = done; at < done + size;) {
+        const std::size_t step = std::min<std::size_t>(1 + random() % 9000, done + size - at);
+        list.add(device + at, address_of(host.data()) + at, step);
+        at += step;
+      }
+      done += size;
+    }
+  }
+
+  void check(std::span<const std::uint64_t> sums, std::span<const std::byte> bytes) const {
+    REQUIRE(sums.size() == items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const auto& item = items[i];
+      CHECK(sums[i] == checksum_scalar(bytes.subspan(item.offset, item.size), item.position));
+    }
+  }
+
+  struct Item {
+    std::size_t offset;
+    std::size_t size;
+    std::uint64_t position;
+  };
+  TileList list;
+  std::vector<Item> items;
+};
+
+CuStream make_stream() {
+  const CurrentContext current(gpu());
+  CuStream stream = nullptr;
+  REQUIRE(gpu().driver().stream_create(&stream, 1, 0) == kCuSuccess);
+  return stream;
+}
+
+void destroy_stream(CuStream stream) {
+  const CurrentContext current(gpu());
+  cuStreamDestroy_v2(stream);
+}
+
+template <class Condition>
+void wait_until(Condition condition) {
+  for (int i = 0; i < 20'000 && !condition(); ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
+  CHECK(condition());
+}
+
+// One copy each way, and what it must be.
+void move_there_and_back(std::uint64_t seed) {
+  constexpr std::size_t kBytes = 300'000;
+  const auto source = random_bytes(kBytes, seed);
+  const DeviceBytes there(source);
+  auto memory = gpu().pinned(kBytes);
+  REQUIRE(memory.ok());
+  const std::span host(memory.value().data(), kBytes);
+  Bell bell;
+  for (const Way way : {Way::kToHost, Way::kToDevice}) {
+    Cut cut(there.address(), host, seed + 1);
+    const auto copy = TileCopy::start(gpu(), cut.list, way, true, bell);
+    REQUIRE(copy.ok());
+    const int rings = way == Way::kToHost ? 1 : 2;
+    wait_until([&] { return bell.rings == rings; });
+    REQUIRE(copy.value()->is_over());
+    REQUIRE(copy.value()->outcome().code == Code::kOk);
+    cut.check(copy.value()->sums(), source);
+  }
+  CHECK(std::memcmp(host.data(), source.data(), kBytes) == 0);
+  CHECK(there.bytes() == source);
+}
+
+}  // namespace
+
+TEST_CASE("copies by a GPU move every byte, and their sums are the CPU's") {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) move_there_and_back(seed);
+}
+
+TEST_CASE("threads copy at the same time") {
+  std::vector<std::thread> threads;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([seed] {
+      for (std::uint64_t round = 0; round < 5; ++round) move_there_and_back(100 * seed + round);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  fake_cuda_reset();
+  CHECK(fake_cuda_counter("live_events") == 0);
+}
+
+TEST_CASE("a copy that is given up is waited for, and its waker left alone") {
+  const auto source = random_bytes(4096, 1);
+  const DeviceBytes there(source);
+  auto memory = gpu().pinned(4096);
+  REQUIRE(memory.ok());
+  fake_cuda_hold(nullptr, true);
+  std::thread releases;
+  {
+    Bell bell;
+    TileList list;
+    list.begin_item(0);
+    list.add(there.address(), address_of(memory.value().data()), 4096);
+    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    REQUIRE(copy.ok());
+    CHECK_FALSE(copy.value()->is_over());
+    releases = std::thread([] { fake_cuda_hold(nullptr, false); });
+  }
+  // The bell is gone; the kernel's end must have come first.
+  CHECK(std::memcmp(memory.value().data(), source.data(), 4096) == 0);
+  releases.join();
+}
+
+TEST_CASE("a gate opens when the stream has come so far, and wakes who waits") {
+  const CuStream stream = make_stream();
+  {
+    const auto open = Gate::after(gpu(), stream);
+    REQUIRE(open.ok());
+    CHECK(open.value()->state().code == Code::kOk);
+  }
+  {
+    const CurrentContext current(gpu());
+    REQUIRE(fake_cuda_enqueue_wait(stream, 1) == 0);
+  }
+  Bell bell;
+  Bell forgets;
+  {
+    const auto gate = Gate::after(gpu(), stream);
+    REQUIRE(gate.ok());
+    gate.value()->watch({&bell, &forgets});
+    gate.value()->forget(forgets);
+    CHECK(gate.value()->state().code == Code::kOverloaded);
+    fake_cuda_release(1);
+    wait_until([&] { return bell.rings == 1; });
+    CHECK(gate.value()->state().code == Code::kOk);
+    CHECK(forgets.rings == 0);
+  }
+  {
+    const CurrentContext current(gpu());
+    REQUIRE(fake_cuda_enqueue_wait(stream, 2) == 0);
+  }
+  {
+    const auto gate = Gate::after(gpu(), stream);
+    REQUIRE(gate.ok());
+    gate.value()->watch({&forgets});
+    gate.value()->forget(forgets);
+  }
+  fake_cuda_release(2);  // after the gate's end
+  fake_cuda_reset();
+  CHECK(forgets.rings == 0);
+  destroy_stream(stream);
+}
+
+TEST_CASE("what CUDA refuses and what fails on the way is told with its name") {
+  const DeviceBytes there(random_bytes(64, 3));
+  auto memory = gpu().pinned(64);
+  REQUIRE(memory.ok());
+  Bell bell;
+  TileList list;
+  list.begin_item(0);
+  list.add(there.address(), address_of(memory.value().data()), 64);
+  for (const char* call : {"cuLaunchKernel", "cuEventRecord", "cuEventCreate"}) {
+    fake_cuda_fail(call, 2, 0);
+    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    REQUIRE_FALSE(copy.ok());
+    CHECK(copy.error().code == Code::kSetup);
+    CHECK(copy.error().message.find("CUDA_ERROR_OUT_OF_MEMORY (2)") != std::string::npos);
+  }
+  for (const char* call : {"cuLaunchHostFunc", "cuStreamWaitEvent"}) {  // then nobody is woken
+    fake_cuda_fail(call, 2, 0);
+    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    REQUIRE(copy.ok());
+    wait_until([&] { return copy.value()->is_over(); });
+    CHECK(copy.value()->outcome().code == Code::kOk);
+  }
+  {
+    fake_cuda_fail("kernel", kIllegalAddress, 0);
+    fake_cuda_hold(nullptr, true);
+    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    REQUIRE(copy.ok());
+    fake_cuda_hold(nullptr, false);
+    wait_until([&] { return copy.value()->is_over(); });
+    CHECK(copy.value()->outcome().message.find("ILLEGAL_ADDRESS (700)") != std::string::npos);
+  }
+  const auto gate = Gate::after(gpu(), nullptr);
+  REQUIRE_FALSE(gate.ok());
+  fake_cuda_reset();
+}
+
+TEST_CASE("memory is registered once, chunk by chunk, and given back") {
+  constexpr std::size_t kBytes = std::size_t{130} << 20;
+  std::vector<std::byte> memory(kBytes);
+  {
+    RegisteredMemory registered(memory.data(), kBytes);
+    CHECK(registered.cover(gpu(), 5, 10).code == Code::kOk);
+    CHECK(fake_cuda_counter("registered_ranges") == 1);
+    CHECK(registered.cover(gpu(), (std::size_t{64} << 20) - 1, 2).code == Code::kOk);
+    CHECK(fake_cuda_counter("registered_ranges") == 2);
+    RegisteredMemory moved = std::move(registered);
+    CHECK(moved.cover(gpu(), 0, kBytes).code == Code::kOk);
+    CHECK(fake_cuda_counter("registered_bytes") == kBytes);
+  }
+  CHECK(fake_cuda_counter("registered_bytes") == 0);
+}
+
+}  // namespace infinistore

@@ -100,7 +100,13 @@ std::uint64_t* TileCopy::results() const noexcept {
 bool TileCopy::is_over() {
   if (is_over_) return true;
   const CuStatus status = gpu_.driver().event_query(event_);
-  if (status != kCuNotReady) end(status);
+  if (status == kCuNotReady) return false;
+  // A question that CUDA refuses says nothing of the copy: only its end does, or its context's.
+  if (status == kCuSuccess) {
+    end(status);
+  } else {
+    wait();
+  }
   return is_over_;
 }
 

@@ -23,6 +23,7 @@ using CuAddress = std::uint64_t;
 using CuHostFunction = void (*)(void* data);
 
 inline constexpr CuStatus kCuSuccess = 0;
+inline constexpr CuStatus kCuInvalidValue = 1;
 inline constexpr CuStatus kCuNotReady = 600;
 
 // As in cuda.h: how the copies of one call see their sources, and where they go.

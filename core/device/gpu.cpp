@@ -22,6 +22,8 @@ constexpr int kPointerRangeStart = 11;
 constexpr int kPointerRangeBytes = 12;
 constexpr unsigned kMemoryTypeDevice = 2;
 
+constexpr char kAsking[] = "asking whose memory an address is";
+
 constexpr std::size_t kPinnedBytesMin = 64 * 1024;
 // Callers' streams beyond these share watchers: a wait for one may then wait for another, too.
 constexpr std::size_t kWatchersMax = 16;
@@ -81,6 +83,7 @@ Result<int> Gpu::owner_of(std::uint64_t address) {
   const CurrentContext current(*any.value());
   int ordinal = -1;
   const auto status = any.value()->driver_.pointer_attribute(&ordinal, kPointerOrdinal, address);
+  if (status != kCuSuccess && status != kCuInvalidValue) return any.value()->check(status, kAsking);
   if (status != kCuSuccess || ordinal < 0) {
     return Error{Code::kInvalid, "memory at " + hex(address) +
                                      " is not a CUDA device's: was it freed, or is it the host's?"};
@@ -191,10 +194,15 @@ Error Gpu::check_memory(std::span<const std::uint64_t> addresses, std::uint64_t 
                                        std::to_string(bytes) + " bytes) " + why};
     };
     unsigned type = 0;
+    CuStatus failure = kCuSuccess;  // of CUDA rather than of the address
     const auto ask = [&](int attribute, void* value) {
-      return driver_.pointer_attribute(value, attribute, address) == kCuSuccess;
+      const CuStatus status = driver_.pointer_attribute(value, attribute, address);
+      if (status != kCuSuccess && status != kCuInvalidValue) failure = status;
+      return status == kCuSuccess;
     };
-    if (!ask(kPointerMemoryType, &type) || type != kMemoryTypeDevice) {
+    const bool is_devices = ask(kPointerMemoryType, &type) && type == kMemoryTypeDevice;
+    if (failure != kCuSuccess) return check(failure, kAsking);
+    if (!is_devices) {
       return refuse("is not memory of a CUDA device: was it freed, or is it the host's?");
     }
     int ordinal = -1;
@@ -208,9 +216,9 @@ Error Gpu::check_memory(std::span<const std::uint64_t> addresses, std::uint64_t 
     }
     Range range;
     std::size_t size = 0;
-    if (!ask(kPointerRangeStart, &range.begin) || !ask(kPointerRangeBytes, &size)) {
-      return refuse("lies in no allocation");
-    }
+    const bool has_range = ask(kPointerRangeStart, &range.begin) && ask(kPointerRangeBytes, &size);
+    if (failure != kCuSuccess) return check(failure, kAsking);
+    if (!has_range) return refuse("lies in no allocation");
     range.end = range.begin + size;
     if (!range.holds(address, bytes)) {
       return refuse("goes past the end of its allocation, " + std::to_string(size) +

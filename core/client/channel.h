@@ -125,7 +125,7 @@ class Channel final : public StreamOwner {
   std::unique_ptr<Request> land(std::uint64_t request_id);
   void refused(const FrameHeader& header, Bytes body);
   static Nanos deadline_after(const Request& request);
-  Nanos due(const Flight& flight) const;
+  Nanos due(std::uint64_t request_id, const Flight& flight) const;
   Nanos next_deadline(Nanos now) const;
   void check_deadlines(Nanos now);
   void note_progress(Nanos now, Nanos late_by);

@@ -30,11 +30,13 @@ Nanos Channel::next_deadline(Nanos now) const {
   const bool looks_again = now - active_at_ < kLinger || waits_for_gpu();
   Nanos first = looks_again ? now + kLookAgain : never;
   for (const auto& delayed : delayed_) first = std::min(first, delayed.due);
-  for (const auto& [id, flight] : flights_) first = std::min(first, due(flight));
+  for (const auto& [id, flight] : flights_) first = std::min(first, due(id, flight));
   return first == never ? -1 : std::max<Nanos>(first - now, 0);
 }
 
-Nanos Channel::due(const Flight& flight) const {
+Nanos Channel::due(std::uint64_t request_id, const Flight& flight) const {
+  // A GPU's time is not the server's: behind long kernels a copy may wait for any time.
+  if (link_->copies().has(request_id)) return std::numeric_limits<Nanos>::max();
   const Nanos stalled = std::max(progress_at_, flight.started) + options_.progress_timeout +
                         flight.request->patience();
   return std::min(stalled, flight.deadline);
@@ -63,8 +65,9 @@ void Channel::note_progress(Nanos now, Nanos late_by) {
 }
 
 void Channel::check_deadlines(Nanos now) {
-  const bool is_over = std::any_of(flights_.begin(), flights_.end(),
-                                   [&](const auto& entry) { return due(entry.second) <= now; });
+  const bool is_over = std::any_of(flights_.begin(), flights_.end(), [&](const auto& entry) {
+    return due(entry.first, entry.second) <= now;
+  });
   if (!is_over) return;
   counters_.timeouts.fetch_add(1, std::memory_order_relaxed);
   // The turn is ours, so nobody copies.  The server hears of it once it goes on, and what it grants

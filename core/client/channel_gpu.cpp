@@ -1,4 +1,6 @@
 // What GPUs have to do with a channel's requests: work that comes before them, and their copies.
+#include <algorithm>
+
 #include "core/client/channel.h"
 
 namespace infinistore {
@@ -38,8 +40,10 @@ void Channel::take_copied() {
   if (!stream_ || link_->copies().empty()) return;
   for (const auto request_id : link_->copies().take()) {
     progress_at_ = clock_.now();
+    auto& flight = flights_.at(request_id);
+    flight.deadline = std::max(flight.deadline, progress_at_ + deadline_after(*flight.request));
     auto here = line(request_id);
-    auto step = flights_.at(request_id).request->on_copied(here);
+    auto step = flight.request->on_copied(here);
     collect_follow_ups();
     advance(request_id, std::move(step));
   }

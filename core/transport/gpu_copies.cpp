@@ -1,5 +1,6 @@
 #include "core/transport/gpu_copies.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -64,6 +65,11 @@ Error GpuCopies::start(Transfer& transfer, TileList tiles, Way way, bool sums) {
   transfer.copy = std::move(*copy);
   moving_.push_back(&transfer);
   return {Code::kOk, {}};
+}
+
+bool GpuCopies::has(std::uint64_t request_id) const noexcept {
+  return std::ranges::any_of(
+      moving_, [&](const Transfer* transfer) { return transfer->request_id == request_id; });
 }
 
 std::vector<std::uint64_t> GpuCopies::take() {

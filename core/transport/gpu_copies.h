@@ -33,6 +33,7 @@ class GpuCopies {
   // Between the items and where they are staged.
   Error start_staged(Transfer& transfer, Way way, bool sums);
   bool empty() const noexcept { return moving_.empty(); }
+  bool has(std::uint64_t request_id) const noexcept;
   // The requests whose copies are over, since the last call.
   std::vector<std::uint64_t> take();
   // Until none is on its way.

@@ -33,6 +33,7 @@ class GetPart final : public Request {
  private:
   Result<Step> receive(DataReply data, std::uint64_t payload_bytes, Line& line);
   Result<Step> after_move(Result<Moved> moved, Line& line);
+  Result<Step> give_up(const Error& error, Line& line);
   Step finish(Line& line);
 
   Batch* batch_;  // nullptr: the part has ended
@@ -91,14 +92,25 @@ Result<Step> GetPart::receive(DataReply data, std::uint64_t payload_bytes, Line&
   }
   if (transfer_.items.empty()) return finish(line);
   const auto moved = line.link.receive(transfer_);
-  if (!moved) return moved.error();
-  return payload_bytes > 0 ? Result<Step>(Step::kWait) : after_move(moved, line);
+  if (payload_bytes == 0) return after_move(moved, line);
+  if (moved) return Step::kWait;
+  transfer_.payload = std::make_unique<Discard>();
+  const auto step = give_up(moved.error(), line);
+  return step ? Result<Step>(Step::kWait) : step;
 }
 
 Result<Step> GetPart::after_move(Result<Moved> moved, Line& line) {
-  if (!moved) return moved.error();
+  if (!moved) return give_up(moved.error(), line);
   if (moved.value() == Moved::kLater) return Step::kWait;
   return finish(line);
+}
+
+// If a GPU has failed, and the connection is well, only this part ends.
+Result<Step> GetPart::give_up(const Error& error, Line& line) {
+  if (error.code != Code::kSetup) return error;
+  if (!transfer_.extents.empty() && !transfer_.is_let_go) line.link.refuse(line.request_id);
+  fail(error);
+  return Step::kDone;
 }
 
 Result<Step> GetPart::on_moved(Line& line) {
@@ -110,7 +122,7 @@ Result<Step> GetPart::on_copied(Line& line) {
   auto moved = line.link.received(transfer_);
   if (cancelled_.code == Code::kOk) return after_move(std::move(moved), line);
   fail(cancelled_);
-  if (!moved) return moved.error();
+  if (!moved) return give_up(moved.error(), line);
   return Step::kDone;
 }
 

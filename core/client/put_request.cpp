@@ -45,7 +45,7 @@ class PutPart final : public Request {
   Result<Step> on_grant(Bytes body, Line& line);
   Result<Step> on_result(Bytes body);
   void fill_nothing(std::size_t granted, Line& line) const;
-  Result<Step> after_fill(Result<Moved> moved);
+  Result<Step> after_fill(Result<Moved> moved, Line& line);
 
   Batch* batch_;  // nullptr: the part has ended
   std::vector<std::uint32_t> indexes_;
@@ -97,7 +97,7 @@ Result<Step> PutPart::on_grant(Bytes body, Line& line) {
   for (std::size_t i = 0; i < indexes_.size(); ++i) {
     if (grant->outcomes[i] == Code::kOk) transfer_.items.push_back(batch_->segments(indexes_[i]));
   }
-  return after_fill(line.link.fill(transfer_));
+  return after_fill(line.link.fill(transfer_), line);
 }
 
 void PutPart::fill_nothing(std::size_t granted, Line& line) const {
@@ -106,14 +106,21 @@ void PutPart::fill_nothing(std::size_t granted, Line& line) const {
   line.stream.send(Opcode::kFill, line.request_id, encode(nothing), kFlagFillCancelled);
 }
 
-Result<Step> PutPart::after_fill(Result<Moved> moved) {
-  if (!moved) return moved.error();
-  state_ = moved.value() == Moved::kLater ? State::kFilling : State::kFilled;
+Result<Step> PutPart::after_fill(Result<Moved> moved, Line& line) {
+  if (moved) {
+    state_ = moved.value() == Moved::kLater ? State::kFilling : State::kFilled;
+    return Step::kWait;
+  }
+  if (moved.code() != Code::kSetup) return moved.error();
+  // A GPU has failed, and the connection is well.
+  state_ = State::kFilled;
+  fill_nothing(transfer_.items.size(), line);
+  fail(moved.error());
   return Step::kWait;
 }
 
 Result<Step> PutPart::on_copied(Line& line) {
-  if (cancelled_.code == Code::kOk) return after_fill(line.link.filled(transfer_));
+  if (cancelled_.code == Code::kOk) return after_fill(line.link.filled(transfer_), line);
   state_ = State::kFilled;
   fill_nothing(transfer_.items.size(), line);
   fail(cancelled_);

@@ -51,6 +51,7 @@ struct Transfer {
   PinnedMemory staging;                  // between a GPU and a socket: the items, one by one
   std::vector<std::uint64_t> staged;     // where each item is in it
   std::vector<Segments> targets;         // where the items go after it
+  bool is_let_go = false;                // shared memory: the server has heard DONE
 
   Gpu* gpu() const noexcept { return items.empty() ? nullptr : items.front().gpu; }
 };
@@ -63,7 +64,7 @@ class Link {
 
   // Moves the granted items to the server, and sends FILL.  kLater: the transfer ends with the
   // stream's on_sent(), or with the stream; if transfer.copy is set, filled() comes before.  An
-  // error ends the connection.
+  // error ends the connection, save kSetup: a GPU failed before anything was sent.
   virtual Result<Moved> fill(Transfer& transfer) = 0;
   // Goes on with fill() after the copy by a GPU.
   virtual Result<Moved> filled(Transfer& transfer) = 0;

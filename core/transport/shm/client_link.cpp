@@ -94,6 +94,7 @@ class ShmLink final : public Link {
       transfer.is_corrupt[i] = verifies_ && sums[i] != transfer.checksums[i];
     }
     refuse(transfer.request_id);
+    transfer.is_let_go = true;
     return Moved::kAll;
   }
 

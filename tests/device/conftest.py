@@ -10,6 +10,10 @@ import pytest
 
 from fake_driver import LIBRARY, DeviceArray, FakeDriver
 
+# At collection, before any test: the product loads CUDA's driver once in a process, so all tests of
+# one that has these see the double, whatever the machine has.
+os.environ.setdefault("INFINISTORE_CUDA_LIBRARY", str(LIBRARY))
+
 
 @pytest.fixture(scope="session")
 def loaded_driver() -> FakeDriver:
@@ -41,3 +45,11 @@ def device_array(driver: FakeDriver) -> Iterator[Callable[..., DeviceArray]]:
     for array in made:
         with driver.on(array.device):
             driver.call("cuMemFree_v2", array.address)  # a test may have freed it
+
+
+@pytest.fixture
+def no_faults(driver: FakeDriver) -> Iterator[None]:
+    """Whatever a test does to the product, no kernel of it may touch what it must not."""
+    before = driver.counter("faults")
+    yield
+    assert driver.counter("faults") == before

@@ -32,9 +32,11 @@ ALREADY_REGISTERED = 712
 NOT_REGISTERED = 713
 LAUNCH_FAILED = 719
 NOT_PERMITTED = 800
+NOT_SUPPORTED = 801
 
 NON_BLOCKING = 1
 PORTABLE = 1
+ALWAYS = -1
 LEGACY_STREAM = 1  # its name where 0 would mean "none"
 PER_THREAD_STREAM = 2
 
@@ -62,7 +64,7 @@ class Driver:
 
     def call(self, name: str, *arguments: Any) -> int:
         """The status of one call."""
-        values = [ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments]
+        values = [ctypes.c_uint64(a % 2**64) if isinstance(a, int) else a for a in arguments]
         return int(getattr(self.library, name)(*values))
 
     def check(self, name: str, *arguments: Any) -> None:
@@ -125,7 +127,7 @@ class FakeDriver(Driver):
         self._knob("fake_cuda_delay_us", delay_us)
 
     def fail(self, call: str, status: int, passing: int = 0) -> None:
-        """The call of that name after `passing` others fails once.
+        """The call of that name after `passing` others fails once; passing=ALWAYS: all of them do.
 
         "kernel" stands for a kernel itself, whose context fails with it.
         """

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fake_driver import LIBRARY, DeviceArray, FakeDriver
+import infinistore
+from fake_driver import ALWAYS, LIBRARY, NOT_SUPPORTED, DeviceArray, FakeDriver
 
 # At collection, before any test: the product loads CUDA's driver once in a process, so all tests of
 # one that has these see the double, whatever the machine has.
@@ -53,3 +54,14 @@ def no_faults(driver: FakeDriver) -> Iterator[None]:
     before = driver.counter("faults")
     yield
     assert driver.counter("faults") == before
+
+
+@pytest.fixture(params=["shm", "staged", "tcp"])
+def client(request: pytest.FixtureRequest, driver: FakeDriver, connect: Any) -> infinistore.Client:
+    """A client of `server` for each way that bytes go; staged: CUDA does not take the pool."""
+    if request.param == "staged":
+        driver.fail("cuMemHostRegister_v2", NOT_SUPPORTED, ALWAYS)
+    transport = "tcp" if request.param == "tcp" else "shm"
+    opened = connect(transport=transport, progress_timeout_s=30)
+    assert isinstance(opened, infinistore.Client)
+    return opened

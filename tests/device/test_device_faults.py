@@ -34,13 +34,6 @@ BLOCKS = [(f"k{i}", i * BLOCK) for i in range(SIZE // BLOCK)]
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.fixture(params=["shm", "tcp"])
-def client(request: pytest.FixtureRequest, connect: Any) -> infinistore.Client:
-    opened = connect(transport=request.param, progress_timeout_s=30)
-    assert isinstance(opened, infinistore.Client)
-    return opened
-
-
 def one_segment(address: int, size: int = 4096, device: int = 0) -> Segments:
     return Segments(np.array([address], np.uint64), size, device=device)
 

@@ -17,6 +17,7 @@ import pytest
 
 from fake_driver import (
     ALREADY_REGISTERED,
+    ALWAYS,
     ILLEGAL_ADDRESS,
     INVALID_CONTEXT,
     INVALID_HANDLE,
@@ -520,7 +521,11 @@ def test_a_call_fails_once_when_told_to(driver: FakeDriver) -> None:
     handle = ctypes.byref(ctypes.c_uint64())
     with driver.on():
         statuses = [driver.call("cuEventCreate", handle, 0) for _ in range(3)]
-    assert statuses == [SUCCESS, 2, SUCCESS]
+        assert statuses == [SUCCESS, 2, SUCCESS]
+        driver.fail("cuEventCreate", 2, passing=ALWAYS)
+        assert {driver.call("cuEventCreate", handle, 0) for _ in range(3)} == {2}
+        driver.reset()
+        driver.check("cuEventCreate", handle, 0)
 
 
 def test_a_kernel_fails_when_told_to(

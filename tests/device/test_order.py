@@ -8,7 +8,6 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,13 +30,6 @@ Arrays = Callable[..., DeviceArray]
 SIZE = 40_000
 BLOCK = 4_000
 BLOCKS = [(f"k{i}", i * BLOCK) for i in range(SIZE // BLOCK)]
-
-
-@pytest.fixture(params=["shm", "tcp"])
-def client(request: pytest.FixtureRequest, connect: Any) -> infinistore.Client:
-    opened = connect(transport=request.param, progress_timeout_s=30)
-    assert isinstance(opened, infinistore.Client)
-    return opened
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import infinistore
-from fake_driver import DeviceArray, FakeDriver
+from fake_driver import ALWAYS, NOT_SUPPORTED, DeviceArray, FakeDriver
 from infinistore import Code, Segments, UsageError
 from pool_damage import damage_pool
 from server_process import ServerProcess
@@ -21,13 +21,6 @@ from server_process import ServerProcess
 pytestmark = pytest.mark.usefixtures("no_faults")
 Arrays = Callable[..., DeviceArray]
 SIZES = (1, 7, 8, 100, 4096, 4100, 65536, (1 << 20) + 8)
-
-
-@pytest.fixture(params=["shm", "tcp"])
-def client(request: pytest.FixtureRequest, connect: Any) -> infinistore.Client:
-    opened = connect(transport=request.param, progress_timeout_s=30)
-    assert isinstance(opened, infinistore.Client)
-    return opened
 
 
 def noise(size: int, seed: int = 1) -> np.ndarray:
@@ -287,3 +280,23 @@ def test_all_that_was_shown_to_gpus_is_given_back(
         assert driver.counter("live_events") == before
         pinned.append(driver.counter("pinned_bytes"))
     assert pinned[1:] == pinned[:1] * 2  # kept for the next, and no more each time
+
+
+def test_a_pool_that_cuda_does_not_take_is_reached_by_way_of_pinned_memory(
+    driver: FakeDriver, device_array: Arrays, connect: Any
+) -> None:
+    client = connect(transport="shm")
+    driver.fail("cuMemHostRegister_v2", NOT_SUPPORTED, ALWAYS)
+    before = counts(driver)
+    data = noise(8 * 4100)
+    source = device_array(data.nbytes).upload(data)
+    blocks = [(f"k{i}", i * 4100) for i in range(8)]
+    client.write_cache(source, blocks, 4100)
+    client.sync()
+    target = device_array(data.nbytes)
+    client.read_cache(target, blocks, 4100)
+    client.sync()
+    assert np.array_equal(target.download(), data)
+    assert driver.counter("registered_bytes") == 0
+    assert copied(driver, "bytes_to_host", before) == data.nbytes
+    assert copied(driver, "bytes_to_device", before) == data.nbytes

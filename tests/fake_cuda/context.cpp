@@ -98,7 +98,7 @@ std::vector<Context*>& context_stack() {
 
 Context* current_context() { return context_stack().empty() ? nullptr : context_stack().back(); }
 
-void fail_once(const std::string& call, CUresult status, int passing) {
+void arm_failure(const std::string& call, CUresult status, int passing) {
   const std::lock_guard lock(failures().mutex);
   failures().armed[call] = {status, passing};
 }
@@ -106,8 +106,11 @@ void fail_once(const std::string& call, CUresult status, int passing) {
 CUresult take_failure(const std::string& call) {
   const std::lock_guard lock(failures().mutex);
   const auto found = failures().armed.find(call);
-  if (found == failures().armed.end() || found->second.passing-- > 0) return CUDA_SUCCESS;
-  const CUresult status = found->second.status;
+  if (found == failures().armed.end()) return CUDA_SUCCESS;
+  auto& failure = found->second;
+  const CUresult status = failure.status;
+  if (failure.passing < 0) return status;
+  if (failure.passing-- > 0) return CUDA_SUCCESS;
   failures().armed.erase(found);
   return status;
 }

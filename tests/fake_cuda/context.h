@@ -53,8 +53,9 @@ Context* current_context();  // nullptr: none
 
 inline CUcontext handle_of(Context* context) { return reinterpret_cast<CUcontext>(context); }
 
-// Calls that a test made fail: `passing` of that name go well before, and all after.
-void fail_once(const std::string& call, CUresult status, int passing);
+// Calls that a test made fail: `passing` of that name go well before, and all after.  Negative:
+// none does.
+void arm_failure(const std::string& call, CUresult status, int passing);
 CUresult take_failure(const std::string& call);
 void forget_failures();
 

@@ -84,10 +84,10 @@ FAKE_CUDA_API void fake_cuda_delay_us(std::uint64_t delay_us) {
   fake_cuda::delay_kernels(delay_us);
 }
 
-// `passing` calls of that name do as they should, and the one after them fails.  "kernel": not the
-// launch, but the kernel itself, and with it all of its context.
+// `passing` calls of that name do as they should, and the one after them fails; negative: all fail.
+// "kernel": not the launch, but the kernel itself, and with it all of its context.
 FAKE_CUDA_API void fake_cuda_fail(const char* call, int status, int passing) {
-  fake_cuda::fail_once(call, static_cast<CUresult>(status), passing);
+  fake_cuda::arm_failure(call, static_cast<CUresult>(status), passing);
 }
 
 // As a kernel of the caller's own would that fails.

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <random>
 #include <thread>
 #include <vector>
@@ -17,22 +16,7 @@
 #include "core/device/gpu.h"
 #include "core/device/registered_memory.h"
 #include "core/device/tile_copy.h"
-
-extern "C" {
-int cuMemAlloc_v2(unsigned long long* address, std::size_t bytes);
-int cuMemFree_v2(unsigned long long address);
-int cuMemcpyHtoD_v2(unsigned long long to, const void* from, std::size_t bytes);
-int cuMemcpyDtoH_v2(void* to, unsigned long long from, std::size_t bytes);
-int cuStreamDestroy_v2(infinistore::CuStream stream);
-int fake_cuda_enqueue_wait(infinistore::CuStream stream, std::uint64_t ticket);
-void fake_cuda_release(std::uint64_t ticket);
-void fake_cuda_hold(infinistore::CuStream stream, bool holds);
-void fake_cuda_delay_us(std::uint64_t delay_us);
-void fake_cuda_fail(const char* call, int status, int passing);
-void fake_cuda_break(int device, int status);
-std::uint64_t fake_cuda_counter(const char* name);
-void fake_cuda_reset();
-}
+#include "tests/fake_cuda/double.h"
 
 namespace infinistore {
 namespace {
@@ -48,41 +32,6 @@ Gpu& gpu() {
   const auto found = Gpu::of(0);
   REQUIRE_MESSAGE(found.ok(), (found.ok() ? "" : found.error().message));
   return *found.value();
-}
-
-// Memory of device 0.
-class DeviceBytes {
- public:
-  explicit DeviceBytes(const std::vector<std::byte>& bytes) : size_(bytes.size()) {
-    const CurrentContext current(gpu());
-    REQUIRE(cuMemAlloc_v2(&address_, size_) == 0);
-    REQUIRE(cuMemcpyHtoD_v2(address_, bytes.data(), size_) == 0);
-  }
-  ~DeviceBytes() {
-    const CurrentContext current(gpu());
-    cuMemFree_v2(address_);
-  }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-
-  std::vector<std::byte> bytes() const {
-    std::vector<std::byte> copied(size_);
-    const CurrentContext current(gpu());
-    REQUIRE(cuMemcpyDtoH_v2(copied.data(), address_, size_) == 0);
-    return copied;
-  }
-  std::uint64_t address() const { return address_; }
-
- private:
-  std::size_t size_;
-  unsigned long long address_ = 0;
-};
-
-std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(size);
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
 }
 
 std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
@@ -122,38 +71,26 @@ struct Cut {
   std::vector<Item> items;
 };
 
-CuStream make_stream() {
-  const CurrentContext current(gpu());
-  CuStream stream = nullptr;
-  REQUIRE(gpu().driver().stream_create(&stream, 1, 0) == kCuSuccess);
-  return stream;
-}
-
-void destroy_stream(CuStream stream) {
-  const CurrentContext current(gpu());
-  cuStreamDestroy_v2(stream);
-}
-
-template <class Condition>
-void wait_until(Condition condition) {
-  for (int i = 0; i < 20'000 && !condition(); ++i) {
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-  }
-  CHECK(condition());
+Result<std::unique_ptr<TileCopy>> started(TileList tiles, Way way, Waker& waker) {
+  auto copy = TileCopy::prepare(gpu(), std::move(tiles));
+  if (!copy) return copy.error();
+  const auto error = copy.value()->launch(way, true, waker);
+  if (error.code != Code::kOk) return error;
+  return std::move(*copy);
 }
 
 // One copy each way, and what it must be.
 void move_there_and_back(std::uint64_t seed) {
   constexpr std::size_t kBytes = 300'000;
   const auto source = random_bytes(kBytes, seed);
-  const DeviceBytes there(source);
+  const DeviceBytes there(gpu(), source);
   auto memory = gpu().pinned(kBytes);
   REQUIRE(memory.ok());
   const std::span host(memory.value().data(), kBytes);
   Bell bell;
   for (const Way way : {Way::kToHost, Way::kToDevice}) {
     Cut cut(there.address(), host, seed + 1);
-    const auto copy = TileCopy::start(gpu(), cut.list, way, true, bell);
+    const auto copy = started(cut.list, way, bell);
     REQUIRE(copy.ok());
     const int rings = way == Way::kToHost ? 1 : 2;
     wait_until([&] { return bell.rings == rings; });
@@ -185,7 +122,7 @@ TEST_CASE("threads copy at the same time") {
 
 TEST_CASE("a copy that is given up is waited for, and its waker left alone") {
   const auto source = random_bytes(4096, 1);
-  const DeviceBytes there(source);
+  const DeviceBytes there(gpu(), source);
   auto memory = gpu().pinned(4096);
   REQUIRE(memory.ok());
   fake_cuda_hold(nullptr, true);
@@ -195,7 +132,7 @@ TEST_CASE("a copy that is given up is waited for, and its waker left alone") {
     TileList list;
     list.begin_item(0);
     list.add(there.address(), address_of(memory.value().data()), 4096);
-    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    const auto copy = started(list, Way::kToHost, bell);
     REQUIRE(copy.ok());
     CHECK_FALSE(copy.value()->is_over());
     releases = std::thread([] { fake_cuda_hold(nullptr, false); });
@@ -206,7 +143,7 @@ TEST_CASE("a copy that is given up is waited for, and its waker left alone") {
 }
 
 TEST_CASE("a gate opens when the stream has come so far, and wakes who waits") {
-  const CuStream stream = make_stream();
+  const CuStream stream = make_stream(gpu());
   {
     const auto open = Gate::after(gpu(), stream);
     REQUIRE(open.ok());
@@ -242,11 +179,11 @@ TEST_CASE("a gate opens when the stream has come so far, and wakes who waits") {
   fake_cuda_release(2);  // after the gate's end
   fake_cuda_reset();
   CHECK(forgets.rings == 0);
-  destroy_stream(stream);
+  destroy_stream(gpu(), stream);
 }
 
 TEST_CASE("what CUDA refuses and what fails on the way is told with its name") {
-  const DeviceBytes there(random_bytes(64, 3));
+  const DeviceBytes there(gpu(), random_bytes(64, 3));
   auto memory = gpu().pinned(64);
   REQUIRE(memory.ok());
   Bell bell;
@@ -255,14 +192,14 @@ TEST_CASE("what CUDA refuses and what fails on the way is told with its name") {
   list.add(there.address(), address_of(memory.value().data()), 64);
   for (const char* call : {"cuLaunchKernel", "cuEventRecord", "cuEventCreate"}) {
     fake_cuda_fail(call, 2, 0);
-    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    const auto copy = started(list, Way::kToHost, bell);
     REQUIRE_FALSE(copy.ok());
     CHECK(copy.error().code == Code::kSetup);
     CHECK(copy.error().message.find("CUDA_ERROR_OUT_OF_MEMORY (2)") != std::string::npos);
   }
   for (const char* call : {"cuLaunchHostFunc", "cuStreamWaitEvent"}) {  // then nobody is woken
     fake_cuda_fail(call, 2, 0);
-    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    const auto copy = started(list, Way::kToHost, bell);
     REQUIRE(copy.ok());
     wait_until([&] { return copy.value()->is_over(); });
     CHECK(copy.value()->outcome().code == Code::kOk);
@@ -270,7 +207,7 @@ TEST_CASE("what CUDA refuses and what fails on the way is told with its name") {
   {
     fake_cuda_fail("kernel", kIllegalAddress, 0);
     fake_cuda_hold(nullptr, true);
-    const auto copy = TileCopy::start(gpu(), list, Way::kToHost, true, bell);
+    const auto copy = started(list, Way::kToHost, bell);
     REQUIRE(copy.ok());
     fake_cuda_hold(nullptr, false);
     wait_until([&] { return copy.value()->is_over(); });

@@ -427,6 +427,50 @@ FAKE_CUDA_API CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, st
   });
 }
 
+// A copy engine's; to memory that is pinned or registered, or it would be none.
+FAKE_CUDA_API CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes,
+                                            CUstream handle) {
+  return call(__func__, Needs::kContext, [&] {
+    return with_stream(handle, [&](Stream& stream) {
+      const auto copy = [to, from, bytes](Stream& here) {
+        const char* fault = nullptr;
+        {
+          const Memory::View memory(Memory::all());
+          const auto to_at = reinterpret_cast<std::uintptr_t>(to);
+          std::byte* const target = memory.host(here.context, to_at, bytes);
+          const std::byte* const source = memory.device(here.context, from, bytes);
+          if (source == nullptr) fault = "a copy engine's copy of freed memory";
+          if (target == nullptr) fault = "a copy engine's copy to no registered memory";
+          if (fault == nullptr) std::memcpy(target, source, bytes);
+        }
+        if (fault != nullptr) {
+          fake_cuda::break_context(here.context, CUDA_ERROR_ILLEGAL_ADDRESS, fault);
+        }
+      };
+      Timeline::all().submit(stream, {.run = copy, .after = {}});
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+FAKE_CUDA_API CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes,
+                                          std::size_t count, const int* attributes,
+                                          const std::size_t* attribute_firsts,
+                                          std::size_t attribute_count, std::size_t* failed,
+                                          CUstream handle) {
+  constexpr int kInStreamOrder = 1;
+  if (attribute_count != 1 || attributes[0] != kInStreamOrder || attribute_firsts[0] != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    *failed = i;
+    const CUresult status =
+        cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(to[i]), from[i], bytes[i], handle);
+    if (status != CUDA_SUCCESS) return status;
+  }
+  return CUDA_SUCCESS;
+}
+
 FAKE_CUDA_API CUresult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
   return call(__func__, Needs::kContext, [&] {
     const bool is_portable = (flags & fake_cuda::kHostPortable) != 0;

@@ -84,10 +84,10 @@ Outcome copy_tile(const Kernel& kernel, const Launch& launch, std::uint32_t inde
   }
   std::byte* const to = kernel.to_host ? host : device;
   const std::byte* const from = kernel.to_host ? device : host;
-  std::memcpy(to, from, tile.bytes);
+  if (kernel.moves) std::memcpy(to, from, tile.bytes);
   if (!kernel.sums) return {};
-  const std::span<const std::byte> copied(to, tile.bytes);
-  launch.results[index] = tile.bytes < kWordBytes ? word_at(copied) : sum_of(copied, tile.position);
+  const std::span<const std::byte> seen(kernel.moves ? to : from, tile.bytes);
+  launch.results[index] = tile.bytes < kWordBytes ? word_at(seen) : sum_of(seen, tile.position);
   return {};
 }
 
@@ -128,12 +128,13 @@ void wait_as_told(const Stream& stream) {
 }  // namespace
 
 const Kernel* find_kernel(const std::string& name) {
-  static const std::array<Kernel, 4>& kernels =
-      *std::make_unique<std::array<Kernel, 4>>(std::array<Kernel, 4>{{
-                                                   {"tiles_to_host", true, false},
-                                                   {"tiles_to_host_summed", true, true},
-                                                   {"tiles_to_device", false, false},
-                                                   {"tiles_to_device_summed", false, true},
+  static const std::array<Kernel, 5>& kernels =
+      *std::make_unique<std::array<Kernel, 5>>(std::array<Kernel, 5>{{
+                                                   {"tiles_to_host", true, false, true},
+                                                   {"tiles_to_host_summed", true, true, true},
+                                                   {"tiles_to_device", false, false, true},
+                                                   {"tiles_to_device_summed", false, true, true},
+                                                   {"tiles_sums", true, true, false},
                                                }})
            .release();
   for (const auto& kernel : kernels) {

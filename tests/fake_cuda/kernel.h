@@ -13,6 +13,7 @@ struct Kernel {
   std::string name;
   bool to_host = false;
   bool sums = false;
+  bool moves = true;
 };
 
 // As in copy_tiles.cu.

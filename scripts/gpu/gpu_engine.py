@@ -118,6 +118,7 @@ class Program:
         self._noted: dict[str, dict[str, int]] = {"saved": {}, "loaded": {}}
         transfer = settings["llm"].get("kv_transfer_config") or {}
         self._is_ours = transfer.get("kv_connector") == "InfiniStoreConnector"
+        self._is_offloading = bool(transfer) and not self._is_ours
         if self._is_ours:
             self._keep_caches()
         from vllm import LLM
@@ -194,12 +195,14 @@ class Program:
     def forget(self) -> bool:
         """Forgets the engine's own prefix cache, once what goes on behind an answer has ended."""
         for _ in range(20):
-            # Some connectors move bytes in the steps that follow; a step needs a request.
-            self.generate(seed=-1, tokens=8, max_tokens=4)
-            time.sleep(_SETTLE_S)
-            self.generate(seed=-1, tokens=8, max_tokens=4)
+            if self._is_offloading:
+                # It moves bytes in the steps that follow; a step needs a request.
+                self.generate(seed=-1, tokens=8, max_tokens=2)
+                time.sleep(_SETTLE_S)
+                self.generate(seed=-1, tokens=8, max_tokens=2)
             if self._llm.reset_prefix_cache():
                 return True
+            self.generate(seed=-1, tokens=8, max_tokens=2)
         return False
 
     def counters(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,34 +41,52 @@ class Check:
         return f"{'ok   ' if self.is_held else 'SHORT'} {self.name}: {self.seen}"
 
 
+def compared(answers: Mapping[int, list[int]], others: Mapping[int, list[int]]) -> str:
+    """How many answers are equal, and where the first others begin to differ."""
+    apart = {
+        size: next(i for i, (a, b) in enumerate(zip(answer, others[size], strict=True)) if a != b)
+        for size, answer in answers.items()
+        if answer != others[size]
+    }
+    places = [f"{size} tokens: at {place}" for size, place in apart.items()]
+    more = f" (apart: {', '.join(places)})" if places else ""
+    return f"{len(answers) - len(apart)} of {len(answers)}{more}"
+
+
 class Outputs:
-    """One run."""
+    """One run: plain engines by name, the prefill, and the decodes."""
 
     def __init__(
         self,
         machine: Machine,
         store: Store,
-        plain: Engine,
-        prefill: Engine,
+        plain: Mapping[str, Engine],
+        prefill: tuple[Entrant, Engine],
         decodes: Sequence[tuple[Entrant, Engine]],
         say: Callable[[str], None],
     ) -> None:
         self._machine = machine
         self._store = store
-        self._plain = plain
-        self._prefill = prefill
+        self._plain = dict(plain)
+        self._prefill_entrant, self._prefill = prefill
         self._decodes = list(decodes)
         self._say = say
         self.facts: dict[str, Any] = {}
         self.checks: list[Check] = []
         self._saved: dict[int, dict[str, str]] = {}
-        self._plain_tokens: dict[int, list[int]] = {}
+        # Plain vLLM's answers, by engine and size: to a prompt that it computes, and to one whose
+        # blocks it has. Sums come in another order then, unless vLLM is told to keep to one.
+        self._computed: dict[str, dict[int, list[int]]] = {}
+        self._cached: dict[str, dict[int, list[int]]] = {}
 
     def run(self, sizes: Sequence[int], answer_tokens: int) -> None:
         """Every check over prompts of these sizes."""
-        for engine in (self._plain, self._prefill, *(engine for _, engine in self._decodes)):
+        engines = [*self._plain.values(), self._prefill, *(engine for _, engine in self._decodes)]
+        for engine in engines:
             self.facts[engine.name] = engine.ready()
         self._say("all engines are ready")
+        for name, engine in self._plain.items():
+            self._ask_plain(name, engine, sizes, answer_tokens)
         self._compare_prefill(sizes, answer_tokens)
         for number, (entrant, engine) in enumerate(self._decodes):
             self._compare_decode(entrant, engine, sizes, answer_tokens)
@@ -90,25 +108,31 @@ class Outputs:
         self.checks.append(Check(name, is_held, seen))
         self._say(self.checks[-1].line())
 
-    def _compare_prefill(self, sizes: Sequence[int], answer_tokens: int) -> None:
-        equal = warm = 0
+    def _ask_plain(
+        self, name: str, engine: Engine, sizes: Sequence[int], answer_tokens: int
+    ) -> None:
+        computed, cached = self._computed.setdefault(name, {}), self._cached.setdefault(name, {})
         for tokens in sizes:
-            plain = self._generate(self._plain, tokens, answer_tokens)
-            again = self._generate(self._plain, tokens, answer_tokens)
-            self._plain_tokens[tokens] = plain["tokens"]
-            warm += again["tokens"] == plain["tokens"]
-            ours = self._generate(self._prefill, tokens, answer_tokens)
-            equal += ours["tokens"] == plain["tokens"]
+            computed[tokens] = self._generate(engine, tokens, answer_tokens)["tokens"]
+            cached[tokens] = self._generate(engine, tokens, answer_tokens)["tokens"]
+            engine.call("forget")
+        count = len(sizes)
+        distinct = len({tuple(answer) for answer in computed.values()})
+        self._check(f"{name}: answers differ", distinct == count, f"{distinct} of {count}")
+        self._say(f"      {name}: with its own prefix cache {compared(cached, computed)}")
+        first = next(iter(self._computed.values()))
+        self._say(f"      {name}: as the first plain engine {compared(computed, first)}")
+
+    def _compare_prefill(self, sizes: Sequence[int], answer_tokens: int) -> None:
+        answers = {}
+        for tokens in sizes:
+            answers[tokens] = self._generate(self._prefill, tokens, answer_tokens)["tokens"]
             self._saved[tokens] = self._prefill.call("blocks")["saved"]
             self._prefill.call("forget")
-            self._plain.call("forget")
-        count = len(sizes)
-        answers = {tuple(tokens) for tokens in self._plain_tokens.values()}
-        self._check("plain answers differ", len(answers) == count, f"{len(answers)} of {count}")
-        # Says what a difference below would mean: with its own prefix cache plain vLLM sums, too,
-        # in another order than without.
-        self._say(f"      plain's own prefix cache: {warm} of {count} answers as without it")
-        self._check("a prefill's answers equal plain vLLM's", equal == count, f"{equal} of {count}")
+        plain = self._computed[self._prefill_entrant.plain]
+        self._check(
+            "a prefill's answers equal plain vLLM's", answers == plain, compared(answers, plain)
+        )
         saved = sum(len(blocks) for blocks in self._saved.values())
         stored = sum(self._stored(blocks) for blocks in self._saved.values())
         self._check(
@@ -116,6 +140,11 @@ class Outputs:
             stored == saved > 0,
             f"{stored} of {saved} blocks",
         )
+
+    def _as_loaded(self, entrant: Entrant) -> dict[int, list[int]]:
+        """Plain vLLM's answers to prompts of which it computes as much as after a load."""
+        answers = self._computed if self._machine.is_invariant else self._cached
+        return answers[entrant.plain]
 
     def _stored(self, blocks: dict[str, str]) -> int:
         """How many of these blocks the store has with the same bytes."""
@@ -133,10 +162,11 @@ class Outputs:
     def _compare_decode(
         self, entrant: Entrant, engine: Engine, sizes: Sequence[int], answer_tokens: int
     ) -> None:
-        equal = whole = blocks = same = 0
+        whole = blocks = same = 0
+        answers = {}
         for tokens in sizes:
             answer = self._generate(engine, tokens, answer_tokens)
-            equal += answer["tokens"] == self._plain_tokens[tokens]
+            answers[tokens] = answer["tokens"]
             whole += answer["cached"] == self._whole(tokens) * self._machine.block_tokens
             loaded = engine.call("blocks")["loaded"]
             blocks += len(loaded)
@@ -150,8 +180,11 @@ class Outputs:
             same == blocks == wanted,
             f"{same} of {wanted}",
         )
+        plain = self._as_loaded(entrant)
         self._check(
-            f"{name}: a decode's answers equal plain vLLM's", equal == count, f"{equal} of {count}"
+            f"{name}: a decode's answers equal plain vLLM's",
+            answers == plain,
+            compared(answers, plain),
         )
 
     def _key(self, tokens: int, block: int) -> str:
@@ -177,7 +210,7 @@ class Outputs:
         self._check(f"{entrant.name}: a changed bit is noticed", corrupt == 1, f"{corrupt} block")
         self._check(
             f"{entrant.name}: with a changed bit the answer equals plain vLLM's",
-            answer["tokens"] == self._plain_tokens[tokens],
+            answer["tokens"] == self._computed[entrant.plain][tokens],
             f"{answer['cached']} tokens cached",
         )
 
@@ -200,7 +233,7 @@ class Outputs:
         engine.call("forget")
         self._check(
             f"{entrant.name}: tokens change with a loaded block's bytes",
-            answer["tokens"] != self._plain_tokens[tokens] and answer["cached"] > 0,
+            answer["tokens"] != self._as_loaded(entrant)[tokens] and answer["cached"] > 0,
             f"{answer['cached']} tokens cached",
         )
 

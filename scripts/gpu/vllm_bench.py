@@ -102,7 +102,7 @@ def command() -> None:
 _COMMON = (
     click.option("--out", type=click.Path(path_type=Path), required=True, help="For results."),
     click.option("--tiny", type=click.Path(exists=True, path_type=Path), help="A model for CPUs."),
-    click.option("--pool", default="12GiB", show_default=True, help="The store's."),
+    click.option("--pool", default="8GiB", show_default=True, help="The store's."),
     click.option("--in-turn", is_flag=True, help="Start one engine after the other."),
 )
 
@@ -114,16 +114,14 @@ def common(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def start_store(children: Children, out: Path, pool: str) -> demo.Store:
-    """One store with this pool, all of it populated: a first touch costs more than a copy."""
-    store = demo.start_store(children, out / "store.log", pool)
+def wait_populated(store: demo.Store) -> None:
+    """Waits for all of the pool: a first touch costs more than a copy."""
     began_s = time.monotonic()
     while get(store.admin + "/health")["populating"]:
         if time.monotonic() - began_s > _POPULATE_S:
-            raise ChildError(f"the store did not populate its {pool} in {_POPULATE_S:.0f} s")
+            raise ChildError(f"the store did not populate its pool in {_POPULATE_S:.0f} s")
         time.sleep(0.2)
-    say(f"a store of {pool} at {store.url}, populated")
-    return store
+    say(f"the store at {store.url} is populated")
 
 
 @command.command()
@@ -150,10 +148,11 @@ def times(
     prompt_sizes = prompt_sizes or list(_SIZES if machine.is_gpu else _TINY_SIZES)
 
     def run(children: Children) -> int:
-        store = start_store(children, out, pool)
+        store = demo.start_store(children, out / "store.log", pool)
         with running(machine, chosen, store, out / "logs", in_turn=in_turn) as started:
             pairs = list(zip(chosen, started, strict=True))
             measured = Times(machine, pairs, out / "times.json", say)
+            wait_populated(store)
             try:
                 measured.run(prompt_sizes, count)
             finally:
@@ -182,13 +181,19 @@ def outputs(
     sizes = _OUTPUT_SIZES if machine.is_gpu else _TINY_OUTPUT_SIZES
     prefill = dataclasses.replace(ENTRANTS["async"], name="prefill")
     decodes = [ENTRANTS["async"], ENTRANTS["layerwise"]]
-    chosen = [ENTRANTS["plain"], prefill, *decodes]
+    plain = [entrant for entrant in ENTRANTS.values() if entrant.name in {d.plain for d in decodes}]
+    if not machine.is_gpu:  # its two runners are one
+        decodes = [dataclasses.replace(entrant, is_first_runner=False) for entrant in decodes]
+        plain = plain[:1]
+    chosen = [prefill, *decodes, *plain]
 
     def run(children: Children) -> int:
-        store = start_store(children, out, pool)
+        store = demo.start_store(children, out / "store.log", pool)
         with running(machine, chosen, store, out / "logs", in_turn=in_turn) as started:
-            pairs = list(zip(decodes, started[2:], strict=True))
-            checked = Outputs(machine, store, started[0], started[1], pairs, say)
+            pairs = list(zip(chosen, started, strict=True))
+            by_name = {entrant.name: engine for entrant, engine in pairs[3:]}
+            checked = Outputs(machine, store, by_name, pairs[0], pairs[1:3], say)
+            wait_populated(store)
             try:
                 checked.run(sizes, answer_tokens)
             finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import gpu_entrants as entrants
 
@@ -160,6 +161,20 @@ def markdown(samples: Samples, about: str) -> str:
             cells = [_cell(samples.times(name, kind, tokens)) for kind in (COLD, HIT)]
             lines.append(f"| {tokens:,} | {name} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
+
+
+def where_time_goes(timelines: Iterable[Mapping[str, Any]], tokens: int) -> list[str]:
+    """A line for each request that was looked at: its calls, from when to when, and their sum."""
+    lines = []
+    for timeline in timelines:
+        if timeline["tokens"] == tokens:
+            calls = [
+                f"{name} {first:.1f}-{last:.1f} ({count}: {total:.1f})"
+                for name, (first, last, count, total) in timeline["calls"].items()
+            ]
+            head = f"{timeline['engine']}, {timeline['kind']}, {timeline['ms']:.1f} ms"
+            lines.append(f"{head}: {', '.join(calls)}")
+    return lines
 
 
 def _cell(times: Sequence[float]) -> str:

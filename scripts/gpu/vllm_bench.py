@@ -161,6 +161,8 @@ def times(
         promises = figures.promises(samples)
         about = json.dumps(measured.facts[chosen[0].name])
         table = figures.markdown(samples, f"{about}; {count} prompts of each size, medians.")
+        for line in figures.where_time_goes(measured.timelines, prompt_sizes[-1]):
+            print(line, flush=True)
         is_kept = all(promise.is_kept for promise in promises if promise.is_counted)
         return finish([p.line() for p in promises], is_kept, table, out, "times")
 

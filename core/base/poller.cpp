@@ -1,5 +1,6 @@
 #include "core/base/poller.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -54,6 +55,12 @@ void Poller::remove(int fd, PollTarget& target) noexcept {
 }
 
 void Poller::wait(Nanos timeout) {
+  if (timeout > 0 && timeout < kMillisecond) {  // epoll_wait() knows whole milliseconds only
+    pollfd all{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+    const timespec time{.tv_sec = 0, .tv_nsec = timeout};
+    ::ppoll(&all, 1, &time, nullptr);
+    timeout = 0;
+  }
   const int count = ::epoll_wait(epoll_.get(), events_.data(), kEventsAtOnce, timeout_ms(timeout));
   // Nothing, or EINTR: the caller looks at its clock and comes again.
   event_count_ = static_cast<std::size_t>(std::max(count, 0));

@@ -120,7 +120,7 @@ class Channel final : public StreamOwner {
   void release_gated();
   void fail_gated(const Error& reason);
   void take_copied();
-  bool waits_for_gpu() const;
+  Nanos next_look_at_gpu(Nanos now) const;
   void advance(std::uint64_t request_id, Result<Step> step);
   std::unique_ptr<Request> land(std::uint64_t request_id);
   void refused(const FrameHeader& header, Bytes body);

@@ -27,8 +27,8 @@ Nanos Channel::deadline_after(const Request& request) {
 Nanos Channel::next_deadline(Nanos now) const {
   // A while of looking in vain: callers who send small requests themselves need not wake us then.
   const Nanos never = std::numeric_limits<Nanos>::max();
-  const bool looks_again = now - active_at_ < kLinger || waits_for_gpu();
-  Nanos first = looks_again ? now + kLookAgain : never;
+  Nanos first = now - active_at_ < kLinger ? now + kLookAgain : never;
+  first = std::min(first, next_look_at_gpu(now));
   for (const auto& delayed : delayed_) first = std::min(first, delayed.due);
   for (const auto& [id, flight] : flights_) first = std::min(first, due(id, flight));
   return first == never ? -1 : std::max<Nanos>(first - now, 0);

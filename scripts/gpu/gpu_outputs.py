@@ -142,9 +142,12 @@ class Outputs:
         )
 
     def _as_loaded(self, entrant: Entrant) -> dict[int, list[int]]:
-        """Plain vLLM's answers to prompts of which it computes as much as after a load."""
-        answers = self._computed if self._machine.is_invariant else self._cached
-        return answers[entrant.plain]
+        """Plain vLLM's answers to prompts of which it computes as much as after a load.
+
+        Those to prompts that it computes whole differ at times: it sums in another order, also
+        when told to keep to one (`compared` says where, for plain vLLM beside itself).
+        """
+        return self._cached[entrant.plain]
 
     def _stored(self, blocks: dict[str, str]) -> int:
         """How many of these blocks the store has with the same bytes."""

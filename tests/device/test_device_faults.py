@@ -15,6 +15,7 @@ import pytest
 
 import infinistore
 from fake_driver import (
+    ALWAYS,
     ILLEGAL_ADDRESS,
     LAUNCH_FAILED,
     LIBRARY,
@@ -254,6 +255,27 @@ def test_a_call_that_fails_once(
     works_for_gpus(client, array)
     client.sync()
     until(lambda: driver.counter("live_events") == events)
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyBatchAsync", "cuLaunchKernel", "cuEventRecord"])
+def test_a_copy_engine_that_is_refused(
+    driver: FakeDriver, device_array: Arrays, client: infinistore.Client, call: str
+) -> None:
+    array = device_array(SIZE).upload(pattern(SIZE, 1))
+    rows = np.array([array.address], np.uint64)
+    segments = Segments(rows, SIZE, array, device=0, by_copy_engine=True)
+    driver.fail(call, 2, ALWAYS)
+
+    def write() -> None:
+        client.write_segments(["k"], segments)
+        client.sync()
+
+    with pytest.raises(SetupError, match=r"CUDA device 0.*CUDA_ERROR_OUT_OF_MEMORY \(2\)"):
+        write()
+    driver.reset()
+    assert client.exists(["k"]) == [False]
+    assert client.write_segments(["k"], segments).wait(20).all_ok
+    works_for_gpus(client, array)
 
 
 @pytest.mark.parametrize("verb", ["read", "write"])

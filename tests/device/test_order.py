@@ -110,19 +110,21 @@ def test_the_default_streams_are_waited_for_by_their_names(
     assert np.array_equal(read_back(client), pattern(SIZE, 3))
 
 
+@pytest.mark.parametrize("by_copy_engine", [False, True])
 def test_segments_name_their_stream(
-    driver: FakeDriver, device_array: Arrays, client: infinistore.Client
+    driver: FakeDriver, device_array: Arrays, client: infinistore.Client, by_copy_engine: bool
 ) -> None:
     stream = driver.stream(1)
     source = device_array(SIZE, device=1)
     ticket = driver.enqueue_wait(stream, device=1)
     driver.enqueue_fill(stream, source.address, SIZE, 4, device=1)
     rows = np.array([source.address + at for _, at in BLOCKS], np.uint64)
-    segments = Segments(rows, BLOCK, source, device=1, stream=stream)
+    segments = Segments(rows, BLOCK, source, device=1, stream=stream, by_copy_engine=by_copy_engine)
     batch = client.write_segments([key for key, _ in BLOCKS], segments)
     assert client.exists(["k0"]) == [False]
     driver.release(ticket)
     assert batch.wait(20).all_ok
+    driver.enqueue_fill(stream, source.address, SIZE, 5, device=1)
     assert np.array_equal(read_back(client), pattern(SIZE, 4))
 
 

@@ -104,6 +104,27 @@ def test_values_are_put_together_from_ranges_and_segments(
     assert np.array_equal(target.download(), wanted.reshape(-1))
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_a_copy_engine_writes_the_same_bytes_and_sums(
+    driver: FakeDriver, device_array: Arrays, client: infinistore.Client, size: int
+) -> None:
+    """Of segments that adjoin and such that do not."""
+    count, per_key = 5, 3
+    data = noise(count * per_key * (size + 1), size)
+    source = device_array(data.nbytes).upload(data)
+    for gap in (0, 1):
+        offsets = np.arange(count * per_key).reshape(count, per_key) * (size + gap)
+        rows = (offsets + source.address).astype(np.uint64)
+        segments = Segments(rows, size, source, device=0, by_copy_engine=True)
+        keys = [f"{gap}-{i}" for i in range(count)]
+        assert client.write_segments(keys, segments).wait(30).all_ok
+        back = np.zeros(count * per_key * size, np.uint8)
+        blocks = [(key, i * per_key * size) for i, key in enumerate(keys)]
+        assert client.read_cache(back, blocks, per_key * size).wait(30).all_ok
+        wanted = [data[at : at + size] for at in offsets.reshape(-1)]
+        assert np.array_equal(back, np.concatenate(wanted))
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("size", [8, 1000])
 def test_a_batch_of_ten_thousand_blocks(

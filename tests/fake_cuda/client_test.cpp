@@ -83,12 +83,13 @@ BatchSpec spec_of(Verb verb, const std::string& prefix, const DeviceBytes& memor
   BatchSpec spec;
   spec.verb = verb;
   for (std::size_t i = 0; i < kBlocks; ++i) {
-    spec.keys.add(prefix + std::to_string(i));
+    spec.keys.add(prefix + "-" + std::to_string(i));
     spec.addresses.push_back(memory.address() + i * kBlock);
   }
   spec.segments_per_key = 1;
   spec.segment_bytes = kBlock;
   spec.value_bytes = kBlock;
+  if (prefix.back() % 2 == 0) spec.mover = Mover::kCopyEngine;
   auto gate = Gate::after(gpu, stream);
   REQUIRE(gate.ok());
   spec.gate = std::move(*gate);
@@ -119,7 +120,7 @@ class Caller {
     const auto data = random_bytes(kBlocks * kBlock, random_());
     const DeviceBytes source(gpu_, data);
     const DeviceBytes target(gpu_, std::vector<std::byte>(data.size()));
-    const std::string prefix = std::to_string(number_) + "-" + std::to_string(turn) + "-";
+    const std::string prefix = std::to_string(number_) + "-" + std::to_string(turn);
     const bool is_stored = run(Verb::kPut, prefix, source);
     const bool is_read = run(Verb::kGet, prefix, target);
     if (is_stored && is_read) {
@@ -197,8 +198,9 @@ TEST_CASE("a client is closed while batches wait for their streams, and others f
       REQUIRE(fake_cuda_enqueue_wait(stream, 1) == 0);
     }
     auto client = server.connect(transport);
-    Batch waits(spec_of(Verb::kPut, "waits", memory, gpu, stream));
-    Batch moves(spec_of(Verb::kPut, "moves", memory, gpu, nullptr));
+    const std::string name = transport == TransportChoice::kShm ? "shm" : "tcp";
+    Batch waits(spec_of(Verb::kPut, name + " waits", memory, gpu, stream));
+    Batch moves(spec_of(Verb::kPut, name + " moves", memory, gpu, nullptr));
     fake_cuda_hold(nullptr, true);
     client->submit(waits);
     client->submit(moves);

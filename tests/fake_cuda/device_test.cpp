@@ -4,6 +4,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -71,10 +72,12 @@ struct Cut {
   std::vector<Item> items;
 };
 
-Result<std::unique_ptr<TileCopy>> started(TileList tiles, Way way, Waker& waker) {
+Result<std::unique_ptr<TileCopy>> started(TileList tiles, Way way, Waker& waker,
+                                          Mover mover = Mover::kMultiprocessors) {
   auto copy = TileCopy::prepare(gpu(), std::move(tiles));
   if (!copy) return copy.error();
-  const auto error = copy.value()->launch(way, true, waker);
+  const auto error = mover == Mover::kCopyEngine ? copy.value()->launch_engine(waker)
+                                                 : copy.value()->launch(way, true, waker);
   if (error.code != Code::kOk) return error;
   return std::move(*copy);
 }
@@ -87,10 +90,13 @@ void move_there_and_back(std::uint64_t seed) {
   auto memory = gpu().pinned(kBytes);
   REQUIRE(memory.ok());
   const std::span host(memory.value().data(), kBytes);
+  std::ranges::fill(host, std::byte{0});
   Bell bell;
   for (const Way way : {Way::kToHost, Way::kToDevice}) {
     Cut cut(there.address(), host, seed + 1);
-    const auto copy = started(cut.list, way, bell);
+    const bool by_engine = way == Way::kToHost && seed % 2 == 1;
+    const auto copy =
+        started(cut.list, way, bell, by_engine ? Mover::kCopyEngine : Mover::kMultiprocessors);
     REQUIRE(copy.ok());
     const int rings = way == Way::kToHost ? 1 : 2;
     wait_until([&] { return bell.rings == rings; });
@@ -195,6 +201,12 @@ TEST_CASE("what CUDA refuses and what fails on the way is told with its name") {
     const auto copy = started(list, Way::kToHost, bell);
     REQUIRE_FALSE(copy.ok());
     CHECK(copy.error().code == Code::kSetup);
+    CHECK(copy.error().message.find("CUDA_ERROR_OUT_OF_MEMORY (2)") != std::string::npos);
+  }
+  for (const char* call : {"cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuEventRecord"}) {
+    fake_cuda_fail(call, 2, 0);
+    const auto copy = started(list, Way::kToHost, bell, Mover::kCopyEngine);
+    REQUIRE_FALSE(copy.ok());
     CHECK(copy.error().message.find("CUDA_ERROR_OUT_OF_MEMORY (2)") != std::string::npos);
   }
   for (const char* call : {"cuLaunchHostFunc", "cuStreamWaitEvent"}) {  // then nobody is woken

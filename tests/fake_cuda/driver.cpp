@@ -453,23 +453,28 @@ FAKE_CUDA_API CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::siz
   });
 }
 
+#ifndef FAKE_CUDA_520
 FAKE_CUDA_API CUresult cuMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, std::size_t* bytes,
                                           std::size_t count, const int* attributes,
                                           const std::size_t* attribute_firsts,
                                           std::size_t attribute_count, std::size_t* failed,
                                           CUstream handle) {
-  constexpr int kInStreamOrder = 1;
-  if (attribute_count != 1 || attributes[0] != kInStreamOrder || attribute_firsts[0] != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    *failed = i;
-    const CUresult status =
-        cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(to[i]), from[i], bytes[i], handle);
-    if (status != CUDA_SUCCESS) return status;
-  }
-  return CUDA_SUCCESS;
+  return call(__func__, Needs::kContext, [&] {
+    constexpr int kInStreamOrder = 1;
+    const bool has_attributes =
+        attribute_count == 1 && attributes[0] == kInStreamOrder && attribute_firsts[0] == 0;
+    // No default stream, as CUDA has it.
+    if (!has_attributes || handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t i = 0; i < count; ++i) {
+      *failed = i;
+      const CUresult status =
+          cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(to[i]), from[i], bytes[i], handle);
+      if (status != CUDA_SUCCESS) return status;
+    }
+    return CUDA_SUCCESS;
+  });
 }
+#endif
 
 FAKE_CUDA_API CUresult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
   return call(__func__, Needs::kContext, [&] {

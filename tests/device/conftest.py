@@ -56,6 +56,13 @@ def no_faults(driver: FakeDriver) -> Iterator[None]:
     assert driver.counter("faults") == before
 
 
+@pytest.fixture
+def connect(connect: Any, driver: FakeDriver) -> Iterator[Any]:
+    """As elsewhere; nothing holds up the clients' ends, whatever a test has left held."""
+    yield connect
+    driver.reset()
+
+
 @pytest.fixture(params=["shm", "staged", "tcp"])
 def client(request: pytest.FixtureRequest, driver: FakeDriver, connect: Any) -> infinistore.Client:
     """A client of `server` for each way that bytes go; staged: CUDA does not take the pool."""

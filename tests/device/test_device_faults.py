@@ -23,7 +23,14 @@ from fake_driver import (
     FakeDriver,
     pattern,
 )
-from infinistore import Code, InfiniStoreError, Segments, SetupError, UsageError
+from infinistore import (
+    Code,
+    InfiniStoreError,
+    RequestTimeoutError,
+    Segments,
+    SetupError,
+    UsageError,
+)
 from server_process import ServerProcess
 from waiting import until
 
@@ -255,6 +262,28 @@ def test_a_call_that_fails_once(
     works_for_gpus(client, array)
     client.sync()
     until(lambda: driver.counter("live_events") == events)
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_a_question_that_is_refused_does_not_end_a_copy(
+    driver: FakeDriver, device_array: Arrays, client: infinistore.Client, verb: str
+) -> None:
+    data = pattern(SIZE, 5)
+    assert client.write_cache(data, BLOCKS, BLOCK).wait(20).all_ok
+    array = device_array(SIZE).upload(data)
+    driver.hold()
+    if verb == "read":
+        batch = client.read_cache(array, BLOCKS, BLOCK)
+    else:
+        batch = client.write_cache(array, BLOCKS, BLOCK, on_exists="replace")
+    until(lambda: driver.counter("kernels_waiting") > 0)
+    armed = driver.counter("armed_failures")
+    driver.fail("cuEventQuery", 2)
+    until(lambda: driver.counter("armed_failures") == armed)
+    with pytest.raises(RequestTimeoutError):
+        batch.wait(0.3)
+    driver.release_kernels()
+    assert batch.wait(20).all_ok
 
 
 @pytest.mark.parametrize("call", ["cuMemcpyBatchAsync", "cuLaunchKernel", "cuEventRecord"])

@@ -120,6 +120,11 @@ void forget_failures() {
   failures().armed.clear();
 }
 
+std::uint64_t armed_failures() {
+  const std::lock_guard lock(failures().mutex);
+  return failures().armed.size();
+}
+
 bool& is_in_host_function() {
   thread_local bool is_inside = false;
   return is_inside;

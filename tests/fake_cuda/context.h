@@ -58,6 +58,7 @@ inline CUcontext handle_of(Context* context) { return reinterpret_cast<CUcontext
 void arm_failure(const std::string& call, CUresult status, int passing);
 CUresult take_failure(const std::string& call);
 void forget_failures();
+std::uint64_t armed_failures();
 
 // Whether the calling thread is in a function that cuLaunchHostFunc has queued.
 bool& is_in_host_function();

@@ -139,6 +139,7 @@ FAKE_CUDA_API std::uint64_t fake_cuda_counter(const char* name) {
       {"bytes_to_device", kernels.bytes_to_device},
       {"kernels_waiting", kernels.waiting},
       {"faults", kernels.faults},
+      {"armed_failures", fake_cuda::armed_failures()},
       {"tickets_waiting", fake_cuda::tickets_waiting()},
       {"registered_bytes", memory.registered_bytes},
       {"registered_ranges", memory.registered_ranges},

@@ -2,7 +2,7 @@
 .PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm gpu-test gpu-bench derive-eviction clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%)
-PROOFS := demo vllm survival layerwise cpu peers kill faults eviction bench manners clone
+PROOFS := demo vllm survival layerwise cpu peers kill faults integrity eviction bench manners clone
 .PHONY: $(PROOFS:%=proof-%)
 
 setup: ;      @scripts/setup.sh

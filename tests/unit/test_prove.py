@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,28 @@ def test_every_test_shows_and_only_passing_ones_are_ok(prove: ModuleType, tmp_pa
 
 def test_tests_that_did_not_run_are_short(prove: ModuleType, tmp_path: Path) -> None:
     assert [line.ok for line in prove.unrecorded(tmp_path / "none.xml", [])] == [False]
+
+
+def test_the_lines_of_a_benchmarks_check_are_those_of_this_run(
+    prove: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tmp_path / "check.json"
+    found.write_text("of an earlier run")
+    measured = {"ours": "9 GB/s", "beside": "10 GB/s", "ratio": "0.90", "target": ">= 0.95"}
+    record = {"checks": [{"lines": [{"name": "read", "ok": False, **measured}]}]}
+
+    def run(command: list[str]) -> int:
+        assert not found.exists()
+        if command == ["measure"]:
+            found.write_text(json.dumps(record))
+        return 1
+
+    monkeypatch.setattr(prove, "run", run)
+    line = prove.Line("read", "9 GB/s beside 10 GB/s, 0.90", ">= 0.95", ok=False)
+    assert prove.bench_check(["measure"], found) == [line]
+    (broken,) = prove.bench_check(["break"], found)
+    assert not broken.ok
+    assert "exit status 1, no record" in broken.figure
 
 
 def test_every_proof_has_a_make_target_and_tests_that_exist(prove: ModuleType) -> None:

@@ -293,7 +293,9 @@ class Program:
                 for pair in zip(load.hashes, load.block_ids, strict=True)
             ]
             for way, pairs in (("saved", saves), ("loaded", loads)):
-                self._noted[way].update({worker._keys([block])[0].decode(): at for block, at in pairs})
+                self._noted[way].update(
+                    {worker._keys([block])[0].decode(): at for block, at in pairs}
+                )
             inner(plan)
 
         worker.begin_step = begin

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 LIBRARY = Path(__file__).parents[1] / "build/dev/tests/fake_cuda/libfake_cuda.so"
+PTX = Path(__file__).parents[1] / "core/device/copy_tiles.ptx"
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+# As in core/device/tile.h.
+TILE = np.dtype(
+    [("device", "u8"), ("host", "u8"), ("position", "u8"), ("bytes", "u4"), ("unused", "u4")]
+)
 
 SUCCESS = 0
 INVALID_VALUE = 1
@@ -242,3 +248,62 @@ class DeviceArray:
         """Gives the memory back; the address may be another's next."""
         with self._driver.on(self.device):
             self._driver.check("cuMemFree_v2", self.address)
+
+
+class PinnedArray:
+    """Pinned memory of the host, as numpy sees it."""
+
+    def __init__(self, driver: Driver, count: int, dtype: Any, flags: int = PORTABLE) -> None:
+        self._driver = driver
+        size = count * np.dtype(dtype).itemsize
+        with driver.on():
+            self.address = driver.made("cuMemHostAlloc", size, flags)
+        memory = (ctypes.c_uint8 * size).from_address(self.address)
+        self.array = np.frombuffer(memory, dtype)
+
+    def free(self) -> None:
+        """Gives it back."""
+        with self._driver.on():
+            self._driver.check("cuMemFreeHost", self.address)
+
+
+class Launcher:
+    """The kernels of a device, and pinned memory for their tiles and results."""
+
+    def __init__(self, driver: Driver, device: int = 0, flags: int = PORTABLE) -> None:
+        self.driver = driver
+        self.device = device
+        with driver.on(device):
+            self.module = driver.made("cuModuleLoadData", PTX.read_bytes())
+        self.tiles = PinnedArray(driver, 64, TILE, flags)
+        self.results = PinnedArray(driver, 64, np.uint64, flags)
+
+    def function(self, name: str) -> int:
+        """A kernel by its name."""
+        with self.driver.on(self.device):
+            return self.driver.made("cuModuleGetFunction", self.module, name.encode())
+
+    def status(self, name: str, stream: int, count: int, grid: int = 16, block: int = 512) -> int:
+        """Of launching it with the first `count` tiles."""
+        parameters = (
+            ctypes.c_uint64(self.tiles.address),
+            ctypes.c_uint64(self.results.address),
+            ctypes.c_uint32(count),
+        )
+        pointers = (ctypes.c_void_p * 3)(*(ctypes.addressof(p) for p in parameters))
+        shape = (grid, 1, 1, block, 1, 1)
+        with self.driver.on(self.device):
+            return self.driver.call(
+                "cuLaunchKernel", self.function(name), *shape, 0, stream, pointers, 0
+            )
+
+    def launch(self, name: str, stream: int, *tiles: tuple[int, int, int, int]) -> None:
+        """Launches it with these: device address, host address, position, bytes."""
+        for index, tile in enumerate(tiles):
+            self.tiles.array[index] = (*tile, 0)
+        assert self.status(name, stream, len(tiles)) == SUCCESS
+
+    def close(self) -> None:
+        """Gives the pinned memory back, once no kernel uses it."""
+        self.tiles.free()
+        self.results.free()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from driver_facts import EXPECTED
 from fake_driver import (
     ALREADY_REGISTERED,
     ALWAYS,
@@ -34,76 +35,20 @@ from fake_driver import (
     DeviceArray,
     FakeDriver,
     HostFunction,
+    Launcher,
+    PinnedArray,
     pattern,
 )
 from waiting import until
 
-PTX = Path(__file__).parents[2] / "core/device/copy_tiles.ptx"
-TILE = np.dtype(
-    [("device", "u8"), ("host", "u8"), ("position", "u8"), ("bytes", "u4"), ("unused", "u4")]
-)
 Arrays = Callable[..., DeviceArray]
-
-
-class PinnedArray:
-    """Pinned memory of the host, as numpy sees it."""
-
-    def __init__(self, driver: FakeDriver, count: int, dtype: Any, flags: int = PORTABLE) -> None:
-        self._driver = driver
-        size = count * np.dtype(dtype).itemsize
-        with driver.on():
-            self.address = driver.made("cuMemHostAlloc", size, flags)
-        memory = (ctypes.c_uint8 * size).from_address(self.address)
-        self.array = np.frombuffer(memory, dtype)
-
-    def free(self) -> None:
-        with self._driver.on():
-            self._driver.check("cuMemFreeHost", self.address)
-
-
-class Launcher:
-    """The kernels of a device, and pinned memory for their tiles and results."""
-
-    def __init__(self, driver: FakeDriver, device: int = 0, flags: int = PORTABLE) -> None:
-        self.driver = driver
-        self.device = device
-        with driver.on(device):
-            self.module = driver.made("cuModuleLoadData", PTX.read_bytes())
-        self.tiles = PinnedArray(driver, 64, TILE, flags)
-        self.results = PinnedArray(driver, 64, np.uint64, flags)
-
-    def function(self, name: str) -> int:
-        with self.driver.on(self.device):
-            return self.driver.made("cuModuleGetFunction", self.module, name.encode())
-
-    def status(self, name: str, stream: int, count: int, grid: int = 16, block: int = 512) -> int:
-        parameters = (
-            ctypes.c_uint64(self.tiles.address),
-            ctypes.c_uint64(self.results.address),
-            ctypes.c_uint32(count),
-        )
-        pointers = (ctypes.c_void_p * 3)(*(ctypes.addressof(p) for p in parameters))
-        shape = (grid, 1, 1, block, 1, 1)
-        with self.driver.on(self.device):
-            return self.driver.call(
-                "cuLaunchKernel", self.function(name), *shape, 0, stream, pointers, 0
-            )
-
-    def launch(self, name: str, stream: int, *tiles: tuple[int, int, int, int]) -> None:
-        for index, tile in enumerate(tiles):
-            self.tiles.array[index] = (*tile, 0)
-        assert self.status(name, stream, len(tiles)) == SUCCESS
-
-    def close(self) -> None:
-        self.driver.reset()
-        self.tiles.free()
-        self.results.free()
 
 
 @pytest.fixture
 def launcher(driver: FakeDriver) -> Any:
     made = Launcher(driver)
     yield made
+    driver.reset()
     made.close()
 
 
@@ -494,6 +439,7 @@ def test_memory_that_is_not_portable_is_its_contexts_alone(
         far.launch("tiles_to_host", stream, (array.address, far.results.address, 0, 64))
         with driver.on(1):
             assert driver.call("cuStreamSynchronize", stream) == wanted
+        driver.reset()
         far.close()
 
 
@@ -569,3 +515,14 @@ def test_the_environment_says_how_many_devices_there_are(devices: str, says: str
         env={"FAKE_CUDA_DEVICES": devices},
     )
     assert says in done.stdout + done.stderr
+
+
+def test_the_double_answers_what_the_driver_is_expected_to() -> None:
+    """`python tests/driver_facts.py libcuda.so.1` compares a true one."""
+    command = [sys.executable, "driver_facts.py"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "expected" not in done.stdout
+    assert len(done.stdout.splitlines()) == len(EXPECTED)

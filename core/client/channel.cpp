@@ -77,7 +77,7 @@ void Channel::submit(std::vector<std::unique_ptr<Request>> requests, bool is_awa
     const MutexLock lock(mutex_);
     is_stopped = is_stopped_;
     if (!is_stopped && gate != nullptr) {
-      inbox_.gated.push_back({gate, std::move(requests)});
+      inbox_.gated.push_back({gate, std::exchange(requests, {})});
     } else if (!is_stopped) {
       std::move(requests.begin(), requests.end(), std::back_inserter(inbox_.requests));
     }

@@ -35,7 +35,9 @@ std::string hex(std::uint64_t value) {
   return "0x" + (text.empty() ? "0" : text);
 }
 
-struct Range {
+}  // namespace
+
+struct Gpu::Allocation {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 
@@ -43,8 +45,6 @@ struct Range {
     return address >= begin && address < end && bytes <= end - address;
   }
 };
-
-}  // namespace
 
 CurrentContext::CurrentContext(const Gpu& gpu) noexcept : driver_(gpu.driver()) {
   driver_.push_context(gpu.context());
@@ -181,52 +181,61 @@ Error Gpu::check(CuStatus status, const char* what) const {
 
 Error Gpu::check_memory(std::span<const std::uint64_t> addresses, std::uint64_t bytes) const {
   const CurrentContext current(*this);
-  std::vector<Range> seen;
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    const std::uint64_t address = addresses[i];
-    bool is_known = false;
-    for (auto range = seen.rbegin(); range != seen.rend() && !is_known; ++range) {
-      is_known = range->holds(address, bytes);
-    }
+  std::vector<Allocation> seen;
+  for (const std::uint64_t address : addresses) {
+    const bool is_known = std::any_of(seen.rbegin(), seen.rend(), [&](const Allocation& range) {
+      return range.holds(address, bytes);
+    });
     if (is_known) continue;
     const auto refuse = [&](const std::string& why) {
       return Error{Code::kInvalid, "block memory at " + hex(address) + " (" +
                                        std::to_string(bytes) + " bytes) " + why};
     };
-    unsigned type = 0;
-    CuStatus failure = kCuSuccess;  // of CUDA rather than of the address
-    const auto ask = [&](int attribute, void* value) {
-      const CuStatus status = driver_.pointer_attribute(value, attribute, address);
-      if (status != kCuSuccess && status != kCuInvalidValue) failure = status;
-      return status == kCuSuccess;
-    };
-    const bool is_devices = ask(kPointerMemoryType, &type) && type == kMemoryTypeDevice;
-    if (failure != kCuSuccess) return check(failure, kAsking);
-    if (!is_devices) {
-      return refuse("is not memory of a CUDA device: was it freed, or is it the host's?");
+    const auto range = allocation_of(address);
+    if (!range)
+      return range.code() == Code::kInvalid ? refuse(range.error().message) : range.error();
+    if (!range.value().holds(address, bytes)) {
+      return refuse("goes past the end of its allocation, " +
+                    std::to_string(range.value().end - range.value().begin) + " bytes from " +
+                    hex(range.value().begin));
     }
-    int ordinal = -1;
-    if (ask(kPointerOrdinal, &ordinal) && ordinal != ordinal_) {
-      return refuse("is on CUDA device " + std::to_string(ordinal) + ", not " +
-                    std::to_string(ordinal_));
-    }
-    CuContext owner = nullptr;
-    if (ask(kPointerContext, &owner) && owner != nullptr && owner != context_) {
-      return refuse("was allocated in another context than the device's primary one");
-    }
-    Range range;
-    std::size_t size = 0;
-    const bool has_range = ask(kPointerRangeStart, &range.begin) && ask(kPointerRangeBytes, &size);
-    if (failure != kCuSuccess) return check(failure, kAsking);
-    if (!has_range) return refuse("lies in no allocation");
-    range.end = range.begin + size;
-    if (!range.holds(address, bytes)) {
-      return refuse("goes past the end of its allocation, " + std::to_string(size) +
-                    " bytes from " + hex(range.begin));
-    }
-    seen.push_back(range);
+    seen.push_back(range.value());
   }
   return {Code::kOk, {}};
+}
+
+// kInvalid: why it is not one of this device's, to be said behind the address.
+Result<Gpu::Allocation> Gpu::allocation_of(std::uint64_t address) const {
+  CuStatus failure = kCuSuccess;  // of CUDA rather than of the address
+  const auto ask = [&](int attribute, void* value) {
+    const CuStatus status = driver_.pointer_attribute(value, attribute, address);
+    if (status != kCuSuccess && status != kCuInvalidValue) failure = status;
+    return status == kCuSuccess;
+  };
+  unsigned type = 0;
+  int ordinal = ordinal_;
+  CuContext owner = nullptr;
+  Allocation range;
+  std::size_t size = 0;
+  const bool is_devices = ask(kPointerMemoryType, &type) && type == kMemoryTypeDevice;
+  ask(kPointerOrdinal, &ordinal);
+  ask(kPointerContext, static_cast<void*>(&owner));
+  const bool has_range = ask(kPointerRangeStart, &range.begin) && ask(kPointerRangeBytes, &size);
+  range.end = range.begin + size;
+  if (failure != kCuSuccess) return check(failure, kAsking);
+  const auto refuse = [](std::string why) { return Error{Code::kInvalid, std::move(why)}; };
+  if (!is_devices) {
+    return refuse("is not memory of a CUDA device: was it freed, or is it the host's?");
+  }
+  if (ordinal != ordinal_) {
+    return refuse("is on CUDA device " + std::to_string(ordinal) + ", not " +
+                  std::to_string(ordinal_));
+  }
+  if (owner != nullptr && owner != context_) {
+    return refuse("was allocated in another context than the device's primary one");
+  }
+  if (!has_range) return refuse("lies in no allocation");
+  return range;
 }
 
 Result<PinnedMemory> Gpu::pinned(std::size_t bytes) {

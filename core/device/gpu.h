@@ -105,6 +105,9 @@ class Gpu {
     CuStream ends = nullptr;
   };
 
+  struct Allocation;
+
+  Result<Allocation> allocation_of(std::uint64_t address) const;
   static Result<std::unique_ptr<Gpu>> open(int ordinal);
   Error begin();
   Error load_kernels();

@@ -59,7 +59,7 @@ Error GpuCopies::start(Transfer& transfer, TileList tiles, Way way, bool sums) {
   if (!copy) return copy.error();
   const bool uses_engine =
       way == Way::kToHost && transfer.items.front().mover == Mover::kCopyEngine;
-  const auto launched =
+  auto launched =
       uses_engine ? copy.value()->launch_engine(waker_) : copy.value()->launch(way, sums, waker_);
   if (launched.code != Code::kOk) return launched;
   transfer.copy = std::move(*copy);

@@ -24,9 +24,11 @@ time.sleep(300)
 """
 # A run like the demo's, that waits for its end with one child.
 RUN = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from demo.children import Children
+# Whoever runs the tests in the background may have Ctrl-C ignored, which is inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Children() as children:
     child = children.start("sleeper", ["sleep", "300"], Path(sys.argv[1]), {})
     print(child.pid, flush=True)

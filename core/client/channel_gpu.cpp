@@ -38,9 +38,8 @@ void Channel::fail_gated(const Error& reason) {
   gated_.clear();
 }
 
-// CUDA wakes the thread, late at times, and after an error not at all (beside a model's own work
-// copies were noticed up to 20 ms too late, which was then as often as the thread looked by
-// itself).
+// CUDA wakes the thread, though after an error not at all, and it seems late at times
+// (docs/gpu.md).
 Nanos Channel::next_look_at_gpu(Nanos now) const {
   if (link_ && !link_->copies().empty()) return now + kLookAtCopy;
   return gated_.empty() ? std::numeric_limits<Nanos>::max() : now + kLookAtGate;

@@ -37,6 +37,9 @@ inline constexpr std::size_t kWindowRequests = 8;
 inline constexpr std::size_t kLeaseKeysMax = 1u << 20;
 inline constexpr std::size_t kSessionsMax = 16384;
 
+// Descriptors that sessions leave to the rest of the process (an eighth at most of its ulimit -n).
+inline constexpr std::size_t kDescriptorsKept = 32;
+
 // Names are kept as long as the server runs: with the longest ones some 76 MB.
 inline constexpr std::size_t kNamespacesMax = 65536;
 

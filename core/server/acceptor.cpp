@@ -2,16 +2,29 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
+
+#include "core/base/limits.h"
 
 namespace infinistore {
 namespace {
 
 constexpr int kAcceptsAtOnce = 64;  // then those who are served already get their turn
+
+// Descriptors are given from the lowest on: a high one says that few are left, and those are the
+// rest of the process's (who asks the admin port why sessions are refused must get an answer).
+bool is_kept_for_others(int descriptor) noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  const rlim_t kept = std::min<rlim_t>(kDescriptorsKept, limit.rlim_cur / 8);
+  return static_cast<rlim_t>(descriptor) >= limit.rlim_cur - kept;
+}
 
 }  // namespace
 
@@ -33,7 +46,9 @@ Acceptor::~Acceptor() { poller_.remove(socket_.get(), *this); }
 void Acceptor::on_ready(std::uint32_t) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (accepted) {
+    if (accepted && is_kept_for_others(accepted.get())) {
+      shed_(accepted.get());
+    } else if (accepted) {
       take_(transport_, std::move(accepted));
     } else if (errno == EMFILE || errno == ENFILE) {
       shed();

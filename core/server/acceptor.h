@@ -13,7 +13,7 @@ class Acceptor final : public PollTarget {
  public:
   using Take = std::function<void(const Transport& transport, UniqueFd socket)>;
 
-  // Told of a connection for which the process has no descriptor, before it is closed.
+  // Told of a connection for which the process has no descriptor to spare, before it is closed.
   using Shed = std::function<void(int socket)>;
 
   // `socket` is non-blocking.  Belongs to the poller's thread once it is polled.

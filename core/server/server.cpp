@@ -129,7 +129,7 @@ Result<Server::Started> Server::Running::listen() {
     accept(transport, std::move(socket));
   };
   const auto shed = [this](int socket) {
-    refuse(socket, "the server has no descriptor left; raise its ulimit -n");
+    refuse(socket, "the server has no descriptor to spare; raise its ulimit -n");
   };
   const auto add = [&](UniqueFd socket, std::string_view transport) {
     first.listen(std::make_unique<Acceptor>(std::move(socket), transport_named(transport),

@@ -109,6 +109,7 @@ def test_a_server_with_256_descriptors_says_so_and_recovers(start_server: StartS
         assert 100 < len(others) < 256
         assert set(refused) == {(wire.OVERLOADED, refused[0][1])}
         assert "ulimit -n" in refused[0][1]
+        assert server.stats()["sessions"] == len(others) + 1  # who looks why gets an answer
         with pytest.raises(infinistore.errors.OverloadedError, match="ulimit -n"):
             infinistore.connect(server.url, connect_timeout_s=10)
         used_s = cpu_seconds(server)

@@ -1,19 +1,15 @@
 #include "core/transport/tcp/client_dial.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <shared_mutex>
-#include <vector>
+
+#include "core/transport/tcp/names.h"
 
 namespace infinistore {
 namespace {
@@ -23,83 +19,12 @@ constexpr int kKeepAliveIdleS = 10;
 constexpr int kKeepAliveEveryS = 5;
 constexpr int kKeepAliveCount = 3;
 
-struct Address {
-  sockaddr_storage bytes{};
-  socklen_t size = 0;
-};
-using Addresses = std::vector<Address>;
-
-template <class Sockaddr>
-Addresses address_of(const Sockaddr& one) {
-  Addresses found(1);
-  std::memcpy(&found[0].bytes, &one, sizeof one);
-  found[0].size = sizeof one;
-  return found;
-}
-
-// Of a host that is given as a number; empty: it is a name.
-Addresses read_number(const std::string& host, std::uint16_t port) {
-  sockaddr_in v4{};
-  v4.sin_family = AF_INET;
-  v4.sin_port = htons(port);
-  if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) return address_of(v4);
-  sockaddr_in6 v6{};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = htons(port);
-  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) return address_of(v6);
-  return {};
-}
-
-// Shared by the threads that look up names, and waited for by fork(): glibc takes locks of its own
-// meanwhile, which a child born then would find taken for ever, and never connect.
-std::shared_mutex& resolving() {
-  static std::shared_mutex mutex;
-  return mutex;
-}
-void before_fork() { resolving().lock(); }
-void in_parent() { resolving().unlock(); }
-// New, not unlocked: the parent's threads that waited for it are counted in it, and are not here.
-void in_child() { std::construct_at(&resolving()); }
-
-struct FreeList {
-  void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
-};
-
-Result<Addresses> resolve(const std::string& host, std::uint16_t port) {
-  auto number = read_number(host, port);
-  if (!number.empty()) return number;
-  [[maybe_unused]] static const int guarded = ::pthread_atfork(&before_fork, &in_parent, &in_child);
-  const std::shared_lock lock(resolving());
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG;
-  addrinfo* list = nullptr;
-  const auto service = std::to_string(port);
-  int failed = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list);
-  if (failed != 0) {
-    hints.ai_flags = AI_NUMERICSERV;  // a machine with nothing but loopback has no "configured" one
-    failed = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list);
-  }
-  if (failed != 0) {
-    return Error{Code::kDisconnected, "host " + host + " is unknown: " + ::gai_strerror(failed)};
-  }
-  const std::unique_ptr<addrinfo, FreeList> owner(list);
-  Addresses found;
-  for (const addrinfo* at = list; at != nullptr; at = at->ai_next) {
-    if (at->ai_addrlen > sizeof(sockaddr_storage)) continue;
-    auto& address = found.emplace_back();
-    std::memcpy(&address.bytes, at->ai_addr, at->ai_addrlen);
-    address.size = at->ai_addrlen;
-  }
-  return found;
-}
-
 void set_option(int fd, int level, int name, int value) noexcept {
   ::setsockopt(fd, level, name, &value, sizeof value);
 }
 
 // 0, or errno.
-int connect_one(int fd, const Address& address, DialDeadline deadline) noexcept {
+int connect_one(int fd, const SocketAddress& address, DialDeadline deadline) noexcept {
   const auto* where = reinterpret_cast<const sockaddr*>(&address.bytes);
   if (::connect(fd, where, address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
@@ -130,7 +55,7 @@ bool wait_ready(int fd, short events, DialDeadline deadline) noexcept {
 }
 
 Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadline deadline) {
-  auto addresses = resolve(host, port);
+  auto addresses = process_names().find(host, port, deadline);
   if (!addresses) return addresses.error();
   int failed = EADDRNOTAVAIL;
   for (const auto& address : *addresses) {

@@ -14,8 +14,7 @@ namespace infinistore {
 
 using DialDeadline = std::chrono::steady_clock::time_point;
 
-// `host` is a name or a numeric address of IPv4 or IPv6; all addresses of a name are tried.  The
-// deadline does not bound the name service.
+// `host` is a name or a numeric address of IPv4 or IPv6; all addresses of a name are tried.
 Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadline deadline);
 
 // The table of descriptors, this process's or the system's, is full: no server is to blame.

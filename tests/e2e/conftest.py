@@ -1,4 +1,4 @@
-"""Fixtures for the tests that start vLLM."""
+"""Fixtures for the tests that start vLLM, or a router between servers that stand in for it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ import importlib.util
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from router_stage import Stage
 from vllm_engine import EngineProcess
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """Two prefills, two decodes, and a router between that `open` starts."""
+    stage = Stage()
+    try:
+        yield stage
+    finally:
+        await stage.close()
 
 
 @pytest.fixture(scope="session")

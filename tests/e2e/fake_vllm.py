@@ -29,6 +29,7 @@ class Manners:
     health_status: int = 200
     health_delay_s: float = 0.0
     answer_bytes: int = 0  # padding of a whole answer
+    echoes: bool = False  # words of the prompt, not of the server's name
 
 
 @dataclasses.dataclass
@@ -51,6 +52,7 @@ class FakeVllm:
         self.probes = 0
         self.given_up = 0  # requests whose client went away
         self.answered = 0
+        self.streaming = 0  # streams that have begun
         self.url = ""
         self._port = 0
         self._runner: web.AppRunner | None = None
@@ -58,6 +60,7 @@ class FakeVllm:
     async def start(self) -> None:
         """Listens; after a `stop`, on the same port again."""
         app = web.Application()
+        app.router.add_post("/v1/embeddings", self._embed)
         app.router.add_post("/v1/{tail:.*}", self._generate)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
@@ -85,6 +88,15 @@ class FakeVllm:
             {"object": "list", "data": [{"id": self.name, "object": "model", "created": 1}]}
         )
 
+    async def _embed(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.seen.append(Seen(request.path, body, request.headers))
+        row = {"object": "embedding", "index": 0, "embedding": [0.5, float(len(body["input"]))]}
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        return web.json_response(
+            {"object": "list", "data": [row], "model": self.name, "usage": usage}
+        )
+
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.seen.append(Seen(request.path, body, request.headers))
@@ -105,9 +117,10 @@ class FakeVllm:
                 status=manners.status,
             )
         chat = request.path.endswith("chat/completions")
+        word = str(body["prompt"]) if manners.echoes else self.name
         if body.get("stream") is True:
-            return await self._stream(request, chat)
-        text = " ".join(f"{self.name}{i}" for i in range(manners.words))
+            return await self._stream(request, chat, word)
+        text = " ".join(f"{word}{i}" for i in range(manners.words))
         answer = {
             **_head(chat, self.name, stream=False),
             "choices": [_choice(chat, text, "stop", stream=False)],
@@ -118,10 +131,19 @@ class FakeVllm:
             answer["padding"] = "x" * manners.answer_bytes
         return web.json_response(answer)
 
-    async def _stream(self, request: web.Request, chat: bool) -> web.StreamResponse:
-        manners = self.manners
+    async def _stream(self, request: web.Request, chat: bool, word: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        self.streaming += 1
+        try:
+            return await self._words(request, response, chat, word)
+        finally:
+            self.streaming -= 1
+
+    async def _words(
+        self, request: web.Request, response: web.StreamResponse, chat: bool, word: str
+    ) -> web.StreamResponse:
+        manners = self.manners
         for index in range(manners.words):
             if index == manners.break_after:
                 if manners.cut_event:
@@ -132,7 +154,7 @@ class FakeVllm:
                 return response
             event = {
                 **_head(chat, self.name, stream=True),
-                "choices": [_choice(chat, f"{self.name}{index} ", None, stream=True)],
+                "choices": [_choice(chat, f"{word}{index} ", None, stream=True)],
             }
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             await asyncio.sleep(manners.word_delay_s)

@@ -9,104 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import openai
 import pytest
-from fake_vllm import TRANSFER, FakeVllm
-
-from infinistore.router.daemon import make_runner
-from infinistore.router.settings import RouterSettings
+from fake_vllm import TRANSFER
+from router_stage import SLOW_PROBES, until, until_up
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from aiohttp import web
-
-FAST: dict[str, Any] = {
-    "port": 0,
-    "prefill_timeout_s": 5.0,
-    "connect_timeout_s": 1.0,
-    "probe_interval_s": 0.05,
-    "probe_timeout_s": 0.2,
-    "back_off_min_s": 0.1,
-    "back_off_max_s": 0.2,
-    "drain_s": 0.2,
-}
-SLOW_PROBES = {"probe_interval_s": 60.0, "back_off_min_s": 60.0, "back_off_max_s": 60.0}
-
-
-class Stage:
-    """Two prefills, two decodes, the router between, and clients of it."""
-
-    def __init__(self) -> None:
-        self.prefills = [FakeVllm("p0"), FakeVllm("p1")]
-        self.decodes = [FakeVllm("d0"), FakeVllm("d1")]
-        self.url = ""
-        self.http: aiohttp.ClientSession
-        self._runner: web.AppRunner | None = None
-
-    async def open(self, prefills: int = 1, decodes: int = 1, **changes: object) -> None:
-        from aiohttp import web
-
-        for fake in (*self.prefills, *self.decodes):
-            await fake.start()
-        settings = RouterSettings(
-            prefill_urls=tuple(fake.url for fake in self.prefills[:prefills]),
-            decode_urls=tuple(fake.url for fake in self.decodes[:decodes]),
-            **{**FAST, **changes},
-        )
-        self._runner = make_runner(settings)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20))
-
-    async def close(self) -> None:
-        await self.http.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
-        for fake in (*self.prefills, *self.decodes):
-            await fake.stop()
-
-    async def complete(self, **body: object) -> tuple[int, dict[str, Any]]:
-        request = {"model": "m", "prompt": "once upon", "max_tokens": 8, **body}
-        async with self.http.post(f"{self.url}/v1/completions", json=request) as response:
-            return response.status, await response.json()
-
-    async def health(self) -> dict[str, Any]:
-        async with self.http.get(f"{self.url}/health") as response:
-            return {"code": response.status, **await response.json()}
-
-    async def counters(self) -> dict[str, int]:
-        async with self.http.get(f"{self.url}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-        return {name: int(float(value)) for name, value in pairs}
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    try:
-        yield stage
-    finally:
-        await stage.close()
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition did not come true"
-        await asyncio.sleep(0.01)
-
-
-async def until_up(stage: Stage, role: str, standings: list[str], timeout_s: float = 5.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while [row["standing"] for row in (await stage.health())[role]] != standings:
-        assert time.monotonic() < deadline_s, f"{role} did not become {standings}"
-        await asyncio.sleep(0.02)
+    pass
 
 
 async def test_prefill_comes_first_and_decode_gets_what_it_said(stage):
@@ -453,6 +365,76 @@ async def test_requests_spread_over_the_servers(stage):
         fake.manners.delay_s = 0.1
     await asyncio.gather(*(stage.complete() for _ in range(8)))
     assert [len(f.seen) for f in (*stage.prefills, *stage.decodes)] == [4, 4, 4, 4]
+
+
+PREFIX = "s" * 5000
+
+
+async def test_requests_that_begin_alike_go_to_the_servers_that_know_their_prefix(stage):
+    await stage.open(prefills=2, decodes=2)
+    for turn in range(6):
+        await stage.complete(prompt=PREFIX + str(turn))
+        await stage.complete(prompt=f"other {turn}")
+    for fakes in (stage.prefills, stage.decodes):
+        long = [sum(seen.body["prompt"].startswith(PREFIX) for seen in f.seen) for f in fakes]
+        assert sorted(long) == [0, 6]
+        assert all(len(fake.seen) >= 3 for fake in fakes)  # the rest goes where there is less
+    counters = await stage.counters()
+    for role in ("prefill", "decode"):
+        assert counters[f'infinistore_router_prefix_choices_total{{role="{role}"}}'] == 5
+
+
+async def test_a_prefix_is_no_reason_to_queue(stage):
+    await stage.open(prefills=0, decodes=2, prefix_slack=2)
+    for fake in stage.decodes:
+        fake.manners.delay_s = 0.5
+    await asyncio.gather(*(stage.complete(prompt=PREFIX) for _ in range(12)))
+    counts = sorted(len(fake.seen) for fake in stage.decodes)
+    assert counts[0] >= 5
+    assert counts[1] >= counts[0]
+
+
+async def test_a_restarted_server_is_not_taken_for_warm(stage):
+    await stage.open(prefills=0, decodes=2, **SLOW_PROBES)
+    await stage.complete(prompt=PREFIX)
+    warm, cold = sorted(stage.decodes, key=lambda fake: -len(fake.seen))
+    await warm.stop()
+    await stage.complete(prompt=PREFIX)
+    assert len(cold.seen) == 1
+    await warm.start()
+    await stage.complete(prompt=PREFIX)
+    assert (len(warm.seen), len(cold.seen)) == (1, 2)
+
+
+async def test_embeddings_are_passed_on_to_one_server(stage):
+    await stage.open(prefills=1, decodes=2)
+    async with openai.AsyncOpenAI(base_url=f"{stage.url}/v1", api_key="k", max_retries=0) as client:
+        answer = await client.embeddings.create(
+            model="m", input=["a", "b"], encoding_format="float"
+        )
+    assert answer.data[0].embedding == [0.5, 2.0]
+    assert stage.prefills[0].seen == []
+    assert sum(len(fake.seen) for fake in stage.decodes) == 1
+
+
+async def test_the_access_log_has_a_line_for_each_request_and_nothing_of_its_content(stage, caplog):
+    caplog.set_level("INFO", logger="infinistore.router.access")
+    await stage.open(access_log=True)
+    given = {"X-Request-Id": "abc-1", "Authorization": "Bearer secret"}
+    body = {"model": "m", "prompt": "secret"}
+    async with stage.http.post(f"{stage.url}/v1/completions", json=body, headers=given) as answer:
+        await answer.read()
+    async with stage.http.post(f"{stage.url}/v1/completions", data=b"{secret") as answer:
+        assert answer.status == 400
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name.endswith(".access")]
+    assert [line["outcome"] for line in lines] == ["ok", "invalid"]
+    assert lines[0]["request_id"] == "abc-1"
+    assert (lines[0]["prefill"], lines[0]["decode"]) == (
+        stage.prefills[0].url,
+        stage.decodes[0].url,
+    )
+    assert lines[0]["total_s"] >= lines[0]["first_byte_s"] >= lines[0]["prefill_s"] > 0
+    assert "secret" not in caplog.text
 
 
 async def test_models_come_from_whoever_answers(stage):

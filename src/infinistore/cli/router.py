@@ -22,6 +22,14 @@ from infinistore.errors import InfiniStoreError
     help="Seconds until a request goes on to decode without its prefill.",
 )
 @click.option(
+    "--prefix-slack",
+    default=4,
+    show_default=True,
+    help="Requests in flight that a server may have more than the least loaded one and yet be "
+    "chosen, because it was asked for the same prefix before.",
+)
+@click.option("--access-log", is_flag=True, help="A line of JSON on stderr for each request.")
+@click.option(
     "--log-level",
     default="info",
     show_default=True,
@@ -34,6 +42,8 @@ def command(
     host: str,
     port: int,
     prefill_timeout_s: float,
+    prefix_slack: int,
+    access_log: bool,
     log_level: str,
 ) -> None:
     """Send requests to a prefill vLLM, then to a decode vLLM, as one OpenAI-compatible server.
@@ -57,6 +67,8 @@ def command(
             host=host,
             port=port,
             prefill_timeout_s=prefill_timeout_s,
+            prefix_slack=prefix_slack,
+            access_log=access_log,
         )
         uvloop.run(serve(settings))
     except InfiniStoreError as error:

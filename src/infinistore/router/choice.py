@@ -29,11 +29,12 @@ class Health:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """What choosing looks at: one upstream's health, its requests in flight, its last turn."""
+    """What choosing looks at in one upstream."""
 
     health: Health
     in_flight: int
     last_turn: int  # 0: never chosen
+    shared: int = 0  # first pieces of the prompt that it was asked for before
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,9 +55,17 @@ MISSED_PROBES_MAX = 2
 
 
 def choose(
-    loads: Sequence[Load], *, excluded: Collection[int] = (), even_down: bool = False
+    loads: Sequence[Load],
+    *,
+    excluded: Collection[int] = (),
+    even_down: bool = False,
+    prefix_slack: int = 0,
 ) -> int | None:
-    """The index of the upstream with the fewest requests in flight, the longest unused on a tie.
+    """The index of the upstream that likely has most of the prompt in its cache.
+
+    Among those with at most `prefix_slack` more requests in flight than the least loaded: a warm
+    cache saves a load, a queue costs a turn. On a tie it is the one with the fewest in flight, then
+    the longest unused.
 
     Only those that are up and not `excluded`. With `even_down`, the down ones follow when none is
     up: for decode a long shot is better than a refusal. None if there is none.
@@ -66,7 +75,13 @@ def choose(
     pool = up or (candidates if even_down else [])
     if not pool:
         return None
-    return min(pool, key=lambda index: (loads[index].in_flight, loads[index].last_turn, index))
+    most = min(loads[index].in_flight for index in pool) + prefix_slack
+
+    def rank(index: int) -> tuple[int, int, int, int]:
+        load = loads[index]
+        return -load.shared, load.in_flight, load.last_turn, index
+
+    return min((index for index in pool if loads[index].in_flight <= most), key=rank)
 
 
 def failed(health: Health, now_s: float, back_off: BackOff) -> Health:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from infinistore._compat import timeout
+from infinistore.router.bodies import is_stream
 from infinistore.router.http import UPSTREAM_ERRORS, AnswerTooLargeError, read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from infinistore.router.bodies import JsonObject
     from infinistore.router.fleet import Fleet, Upstream
     from infinistore.router.metrics import RouterMetrics
+    from infinistore.router.request import RoutedRequest
     from infinistore.router.settings import RouterSettings
 
 log = logging.getLogger(__name__)
@@ -63,11 +65,10 @@ class DecodeAsker:
         self._metrics = metrics
 
     @contextlib.asynccontextmanager
-    async def ask(
-        self, path: str, body: JsonObject, headers: Mapping[str, str], *, stream: bool
-    ) -> AsyncIterator[Answer]:
-        """Yields the answer; leaving the block ends the upstream's request, finished or not.
+    async def ask(self, request: RoutedRequest, body: JsonObject) -> AsyncIterator[Answer]:
+        """Yields the answer to the request with this body.
 
+        Leaving the block ends the upstream's request, finished or not.
         Raises `NoDecodeError` if nobody answered. A server's own refusal is an answer; one that
         another server might not give (5xx, too busy) is passed on only if nobody does better.
         """
@@ -76,14 +77,14 @@ class DecodeAsker:
         refusal: Answer | None = None
         async with contextlib.AsyncExitStack() as stack:
             while len(tried) < ATTEMPTS_MAX:
-                upstream = self._fleet.choose(excluded=tried, even_down=True)
+                upstream = self._fleet.choose(request.pieces, excluded=tried, even_down=True)
                 if upstream is None:
                     break
                 tried.append(upstream)
                 attempt = await stack.enter_async_context(contextlib.AsyncExitStack())
                 attempt.enter_context(upstream.busy())
                 try:
-                    answer = await self._begin(attempt, upstream, path, body, headers, stream)
+                    answer = await self._begin(attempt, upstream, request, body)
                 except (*UPSTREAM_ERRORS, AnswerTooLargeError) as error:
                     reason = str(error) or type(error).__name__
                     reasons.append(f"{upstream.url}: {reason}")
@@ -93,6 +94,7 @@ class DecodeAsker:
                     continue
                 self._note(upstream, answer.status)
                 if answer.status < 500 and answer.status != 429:
+                    request.decode = upstream.url
                     yield answer
                     return
                 refusal = answer
@@ -105,18 +107,16 @@ class DecodeAsker:
         self,
         attempt: contextlib.AsyncExitStack,
         upstream: Upstream,
-        path: str,
+        request: RoutedRequest,
         body: JsonObject,
-        headers: Mapping[str, str],
-        stream: bool,
     ) -> Answer:
         """The whole answer, or a stream's first bytes: until then another server may take over."""
         settings = self._settings
         response = await attempt.enter_async_context(
             self._session.post(
-                upstream.url + path,
+                upstream.url + request.path,
                 json=body,
-                headers=headers,
+                headers=request.headers,
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(
                     total=None,
@@ -126,7 +126,7 @@ class DecodeAsker:
             )
         )
         content_type = response.headers.get("Content-Type", "application/json")
-        if not (stream and response.status == 200):
+        if not (is_stream(body) and response.status == 200):
             whole = await read_bounded(response.content, settings.answer_bytes_max)
             return Answer(response.status, content_type, whole)
         parts = response.content.iter_any()

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from infinistore.router import choice
+from infinistore.router.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -26,6 +27,7 @@ class Upstream:
         self.health = choice.Health()
         self.in_flight = 0
         self.last_turn = 0
+        self.deaths = 0  # each took its cache with it
         self._back_off = back_off
         self._died = asyncio.Event()
 
@@ -57,6 +59,7 @@ class Upstream:
         self.health = choice.failed(self.health, now_s, self._back_off)
         if is_dead:
             self._died.set()
+            self.deaths += 1
         if was_up:
             wait_s = self.health.retry_at_s - now_s
             log.warning("%s %s is down (%s); probe in %.1f s", self.role, self.url, reason, wait_s)
@@ -83,23 +86,49 @@ class Upstream:
 class Fleet:
     """The servers of one role."""
 
-    def __init__(self, role: str, urls: Sequence[str], back_off: choice.BackOff) -> None:
+    def __init__(
+        self, role: str, urls: Sequence[str], back_off: choice.BackOff, prefix_slack: int
+    ) -> None:
         """Makes an upstream of each URL."""
         self.upstreams = [Upstream(role, url, back_off) for url in urls]
+        self.by_prefix = 0  # how often one was chosen that shares more of the prompt than another
+        self._prefix_slack = prefix_slack
+        self._prefixes = Prefixes()
+        self._deaths = [0] * len(self.upstreams)  # as of which `_prefixes` is
         self._turn = 0
 
     def choose(
-        self, *, excluded: Collection[Upstream] = (), even_down: bool = False
+        self,
+        pieces: Sequence[bytes] = (),
+        *,
+        excluded: Collection[Upstream] = (),
+        even_down: bool = False,
     ) -> Upstream | None:
-        """The one whose turn it is; see `choice.choose`."""
-        loads = [choice.Load(u.health, u.in_flight, u.last_turn) for u in self.upstreams]
+        """The one for a prompt of these pieces; see `choice.choose`."""
+        shared = self._shared(pieces)
+        loads = [
+            choice.Load(u.health, u.in_flight, u.last_turn, count)
+            for u, count in zip(self.upstreams, shared, strict=True)
+        ]
         skipped = [index for index, u in enumerate(self.upstreams) if u in excluded]
-        index = choice.choose(loads, excluded=skipped, even_down=even_down)
+        index = choice.choose(
+            loads, excluded=skipped, even_down=even_down, prefix_slack=self._prefix_slack
+        )
         if index is None:
             return None
+        self.by_prefix += shared[index] > min(shared)
+        if len(self.upstreams) > 1:
+            self._prefixes.note(pieces, index)
         self._turn += 1
         self.upstreams[index].last_turn = self._turn
         return self.upstreams[index]
+
+    def _shared(self, pieces: Sequence[bytes]) -> list[int]:
+        for index, upstream in enumerate(self.upstreams):
+            if upstream.deaths != self._deaths[index]:
+                self._deaths[index] = upstream.deaths
+                self._prefixes.forget(index)
+        return self._prefixes.shared(pieces, len(self.upstreams))
 
     @property
     def up_count(self) -> int:

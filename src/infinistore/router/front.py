@@ -33,7 +33,9 @@ from infinistore.router.http import (
 )
 from infinistore.router.metrics import RouterMetrics
 from infinistore.router.prefill import PrefillAsker
+from infinistore.router.prefixes import prompt_pieces
 from infinistore.router.probe import Prober
+from infinistore.router.request import RoutedRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,9 +43,14 @@ if TYPE_CHECKING:
     from infinistore.router.settings import RouterSettings
 
 log = logging.getLogger(__name__)
+access_log = logging.getLogger("infinistore.router.access")
 
 # A client that announces a body sends it: the connection is not ours to hold open for less.
 _BODY_TIMEOUT_S = 60.0
+
+GENERATE = ("/v1/completions", "/v1/chat/completions")
+# Answered by one decode server: there is nothing for a prefill to save.
+PASSED_ON = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize")
 
 
 def _error(status: int, kind: str, message: str, **headers: str) -> web.Response:
@@ -60,8 +67,9 @@ class Front:
         back_off = BackOff(settings.back_off_min_s, settings.back_off_max_s)
         self._settings = settings
         self._metrics = RouterMetrics()
-        self._prefills = Fleet("prefill", settings.prefill_urls, back_off)
-        self._decodes = Fleet("decode", settings.decode_urls, back_off)
+        slack = settings.prefix_slack
+        self._prefills = Fleet("prefill", settings.prefill_urls, back_off, slack)
+        self._decodes = Fleet("decode", settings.decode_urls, back_off, slack)
         self._session: aiohttp.ClientSession
         self._prefill: PrefillAsker
         self._decode: DecodeAsker
@@ -69,8 +77,8 @@ class Front:
     def application(self) -> web.Application:
         """The aiohttp application."""
         app = web.Application(client_max_size=self._settings.request_bytes_max)
-        app.router.add_post("/v1/completions", self.generate)
-        app.router.add_post("/v1/chat/completions", self.generate)
+        for path in (*GENERATE, *PASSED_ON):
+            app.router.add_post(path, self.serve)
         app.router.add_get("/v1/models", self.models)
         app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
@@ -94,10 +102,10 @@ class Front:
     def _upstreams(self) -> list[Upstream]:
         return [*self._prefills.upstreams, *self._decodes.upstreams]
 
-    # Completions and chat
+    # Completions, chat, and what is passed on
 
-    async def generate(self, request: web.Request) -> web.StreamResponse:
-        """POST /v1/completions and /v1/chat/completions."""
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """POST of any path in `GENERATE` and `PASSED_ON`."""
         metrics = self._metrics
         if metrics.in_flight >= self._settings.in_flight_max:
             metrics.requests["overloaded"] += 1
@@ -105,17 +113,22 @@ class Front:
             return _error(429, "overloaded_error", message, **{"Retry-After": "1"})
         metrics.in_flight += 1
         outcome = "cancelled"  # until something else is known: cancellation comes from anywhere
+        began_s = asyncio.get_running_loop().time()
+        identity = request_id(request.headers)
+        headers = upstream_headers(request.headers, identity)
+        routed = RoutedRequest(identity, request.path, {}, headers)
         try:
             body = await self._read(request)
             if isinstance(body, web.Response):
                 outcome = "invalid"
                 return body
-            response = await self._serve(request, body)
+            routed.body = body
+            response = await self._serve(request, routed)
             outcome = "ok" if response.status < 400 else "refused"
             return response
         except NoDecodeError as error:
             outcome = "failed"
-            log.warning("no decode server answered: %s", error)
+            log.warning("request %s: no decode server answered: %s", identity, error)
             # Which ones and why is the operator's to know: the log has it, the client does not.
             count = len(self._decodes.upstreams)
             message = f"no decode server answered (of {count}); the router's log says why"
@@ -134,6 +147,9 @@ class Front:
         finally:
             metrics.in_flight -= 1
             metrics.requests[outcome] += 1
+            if self._settings.access_log:
+                total_s = asyncio.get_running_loop().time() - began_s
+                access_log.info("%s", routed.log_line(outcome, total_s))
 
     async def _read(self, request: web.Request) -> bodies.JsonObject | web.Response:
         """The request's JSON object, or the refusal."""
@@ -150,31 +166,31 @@ class Front:
         except ValueError as error:
             return _error(400, "invalid_request_error", str(error))
 
-    async def _serve(self, request: web.Request, body: bodies.JsonObject) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, routed: RoutedRequest) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         deadline_s = began_s + self._settings.request_timeout_s
-        identity = request_id(request.headers)
-        headers = upstream_headers(request.headers, identity)
         async with contextlib.AsyncExitStack() as stack:
             async with timeout_at(deadline_s):
-                transfer = await self._prefill.ask(request.path, body, headers)
-                answer = await stack.enter_async_context(
-                    self._decode.ask(
-                        request.path,
-                        bodies.decode_body(body, transfer),
-                        headers,
-                        stream=bodies.is_stream(body),
-                    )
-                )
-            self._metrics.first_byte_s.observe(loop.time() - began_s)
-            reply_headers = {"Content-Type": answer.content_type, REQUEST_ID: identity}
+                body = await self._prepare(routed)
+                answer = await stack.enter_async_context(self._decode.ask(routed, body))
+            routed.first_byte_s = loop.time() - began_s
+            self._metrics.first_byte_s.observe(routed.first_byte_s)
+            reply_headers = {"Content-Type": answer.content_type, REQUEST_ID: routed.identity}
             if answer.rest is None:
                 return web.Response(status=answer.status, body=answer.first, headers=reply_headers)
             response = web.StreamResponse(status=answer.status, headers=reply_headers)
             response.headers["Cache-Control"] = "no-cache"
             await self._stream(request, response, answer, deadline_s)
             return response
+
+    async def _prepare(self, routed: RoutedRequest) -> bodies.JsonObject:
+        """Has the prompt prefilled, where there is one; the body for decode."""
+        if routed.path in PASSED_ON:
+            return routed.body
+        if max(len(self._prefills.upstreams), len(self._decodes.upstreams)) > 1:
+            routed.pieces = prompt_pieces(routed.body)
+        return bodies.decode_body(routed.body, await self._prefill.ask(routed))
 
     async def _stream(
         self,
@@ -191,7 +207,7 @@ class Front:
                 await self._write(response, part)
                 tail = (tail + part)[-2:]
         except StreamBrokenError as error:
-            log.warning("a stream broke: %s", error)
+            log.warning("request %s: its stream broke: %s", response.headers[REQUEST_ID], error)
             message, kind, status = f"the decode server failed: {error}", "upstream_error", 502
         except asyncio.TimeoutError:
             limit_s = self._settings.request_timeout_s
@@ -262,8 +278,9 @@ class Front:
     async def metrics(self, _request: web.Request) -> web.Response:
         """GET /metrics: Prometheus text."""
         table = [(u.role, u.url, u.is_up, u.in_flight) for u in self._upstreams]
+        by_prefix = {"prefill": self._prefills.by_prefix, "decode": self._decodes.by_prefix}
         return web.Response(
-            body=self._metrics.text(table).encode(),
+            body=self._metrics.text(table, by_prefix).encode(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

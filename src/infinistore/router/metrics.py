@@ -60,7 +60,9 @@ class RouterMetrics:
         self.first_byte_s = Histogram()
         self.in_flight = 0
 
-    def text(self, upstreams: Iterable[tuple[str, str, bool, int]]) -> str:
+    def text(
+        self, upstreams: Iterable[tuple[str, str, bool, int]], by_prefix: Mapping[str, int]
+    ) -> str:
         """Prometheus text; `upstreams` are (role, url, is up, requests in flight)."""
         lines: list[str] = []
 
@@ -110,6 +112,12 @@ class RouterMetrics:
             "gauge",
             "Requests in flight to the server.",
             [({"role": role, "upstream": url}, count) for role, url, _, count in table],
+        )
+        family(
+            "prefix_choices_total",
+            "counter",
+            "Servers chosen because they were asked for more of the same prefix than others.",
+            [({"role": role}, count) for role, count in by_prefix.items()],
         )
         lines.extend(self.prefill_s.lines("prefill_seconds", "Time of answered prefills."))
         lines.extend(

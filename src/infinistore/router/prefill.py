@@ -14,11 +14,10 @@ from infinistore.router import bodies
 from infinistore.router.http import UPSTREAM_ERRORS, AnswerTooLargeError, read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from infinistore.router.bodies import JsonObject
     from infinistore.router.fleet import Fleet, Upstream
     from infinistore.router.metrics import RouterMetrics
+    from infinistore.router.request import RoutedRequest
     from infinistore.router.settings import RouterSettings
 
 log = logging.getLogger(__name__)
@@ -44,20 +43,18 @@ class PrefillAsker:
         self._settings = settings
         self._metrics = metrics
 
-    async def ask(
-        self, path: str, body: JsonObject, headers: Mapping[str, str]
-    ) -> JsonObject | None:
+    async def ask(self, request: RoutedRequest) -> JsonObject | None:
         """`kv_transfer_params` for decode, or None. Never raises but on cancellation.
 
         A server that cannot be reached is passed over at once for the next one; one that took the
         request and failed has spent the time that a second prefill would need.
         """
         unreachable: list[Upstream] = []
-        while (upstream := self._fleet.choose(excluded=unreachable)) is not None:
+        while (upstream := self._fleet.choose(request.pieces, excluded=unreachable)) is not None:
             began_s = time.monotonic()
             try:
                 with upstream.busy():
-                    status, answer = await self._post(upstream, path, body, headers)
+                    status, answer = await self._post(upstream, request)
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
                 self._note_failed(upstream, "unreachable", error)
                 unreachable.append(upstream)
@@ -82,37 +79,34 @@ class PrefillAsker:
                 self._count(upstream, "refused")
                 return None
             self._count(upstream, "ok")
-            self._metrics.prefill_s.observe(time.monotonic() - began_s)
-            return bodies.transfer_params(answer) if bodies.is_one_prompt(body) else None
+            request.prefill, request.prefill_s = upstream.url, time.monotonic() - began_s
+            self._metrics.prefill_s.observe(request.prefill_s)
+            return bodies.transfer_params(answer) if bodies.is_one_prompt(request.body) else None
         return None
 
-    async def _post(
-        self, upstream: Upstream, path: str, body: JsonObject, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
+    async def _post(self, upstream: Upstream, request: RoutedRequest) -> tuple[int, bytes]:
         """Status and body, unless the server is found dead first."""
-        request = asyncio.ensure_future(self._exchange(upstream, path, body, headers))
+        exchange = asyncio.ensure_future(self._exchange(upstream, request))
         death = asyncio.ensure_future(upstream.wait_dead())
         try:
-            await asyncio.wait((request, death), return_when=asyncio.FIRST_COMPLETED)
-            if not request.done():
+            await asyncio.wait((exchange, death), return_when=asyncio.FIRST_COMPLETED)
+            if not exchange.done():
                 raise _Died
-            return request.result()
+            return exchange.result()
         finally:
-            for task in (request, death):
+            for task in (exchange, death):
                 task.cancel()
-            # The upstream's connection is closed when the request's task has ended, not before.
-            await asyncio.gather(request, death, return_exceptions=True)
+            # The upstream's connection is closed when the exchange has ended, not before.
+            await asyncio.gather(exchange, death, return_exceptions=True)
 
-    async def _exchange(
-        self, upstream: Upstream, path: str, body: JsonObject, headers: Mapping[str, str]
-    ) -> tuple[int, bytes]:
+    async def _exchange(self, upstream: Upstream, request: RoutedRequest) -> tuple[int, bytes]:
         settings = self._settings
         async with (
             timeout(settings.prefill_timeout_s),
             self._session.post(
-                upstream.url + path,
-                json=bodies.prefill_body(body),
-                headers=headers,
+                upstream.url + request.path,
+                json=bodies.prefill_body(request.body),
+                headers=request.headers,
                 allow_redirects=False,
             ) as response,
         ):

@@ -7,6 +7,8 @@ import urllib.parse
 
 from infinistore.errors import ConfigError
 
+_MAY_BE_ZERO = ("port", "prefix_slack", "access_log")
+
 
 def upstream_url(text: str) -> str:
     """The base URL of a vLLM server without a trailing slash or `/v1`, or `ConfigError`."""
@@ -48,6 +50,10 @@ class RouterSettings:
     request_bytes_max: int = 16 << 20
     answer_bytes_max: int = 64 << 20
     in_flight_max: int = 1024
+    # Requests that a server may have more in flight than the least loaded one and yet be chosen,
+    # because it was asked for the same prefix before. 0: only between equals.
+    prefix_slack: int = 4
+    access_log: bool = False  # a line for each request
 
     def __post_init__(self) -> None:
         """Normalises the URLs; raises `ConfigError` on what cannot work."""
@@ -62,7 +68,9 @@ class RouterSettings:
             raise ConfigError(f"port {self.port} is not in 0..65535")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (int, float)) and field.name != "port" and value <= 0:
+            if field.name in _MAY_BE_ZERO and value >= 0:
+                continue
+            if isinstance(value, (int, float)) and value <= 0:
                 raise ConfigError(f"{field.name} is {value}; it must be greater than 0")
         if self.back_off_max_s < self.back_off_min_s:
             raise ConfigError(

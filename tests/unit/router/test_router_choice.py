@@ -30,6 +30,19 @@ def test_equal_loads_take_turns():
     assert order == [0, 1, 2, 0, 1, 2]
 
 
+def test_a_shared_prefix_wins_within_the_slack():
+    def chosen(shared: int, ahead: int, slack: int) -> int | None:
+        loads = [Load(Health(), 1, 1), Load(Health(), 1 + ahead, 2, shared)]
+        return choice.choose(loads, prefix_slack=slack)
+
+    assert chosen(shared=1, ahead=0, slack=0) == 1
+    assert chosen(shared=1, ahead=4, slack=4) == 1
+    assert chosen(shared=9, ahead=5, slack=4) == 0
+    assert chosen(shared=0, ahead=1, slack=4) == 0
+    most = [Load(Health(), 0, 0, 2), Load(Health(), 0, 0, 7), Load(DOWN, 0, 0, 9)]
+    assert choice.choose(most, prefix_slack=4) == 1
+
+
 def test_down_and_excluded_ones_are_passed_over():
     loads = [Load(DOWN, 0, 0), Load(Health(), 5, 1), Load(Health(), 9, 2)]
     assert choice.choose(loads) == 1

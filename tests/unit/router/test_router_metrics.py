@@ -14,13 +14,14 @@ def test_counts_gauges_and_buckets_are_in_the_text():
     metrics.prefill_s.observe(0.05)
     metrics.prefill_s.observe(0.3)
     metrics.prefill_s.observe(1000.0)
-    text = metrics.text([("decode", 'http://d"\\', False, 7)])
+    text = metrics.text([("decode", 'http://d"\\', False, 7)], {"decode": 5})
     lines = text.splitlines()
     assert 'infinistore_router_requests_total{outcome="ok"} 2' in lines
     prefill = 'infinistore_router_prefill_requests_total{upstream="http://p",outcome="failed"} 1'
     assert prefill in lines
     assert 'infinistore_router_decode_requests_total{upstream="http://d",outcome="ok"} 3' in lines
     assert "infinistore_router_in_flight 4" in lines
+    assert 'infinistore_router_prefix_choices_total{role="decode"} 5' in lines
     assert 'infinistore_router_upstream_up{role="decode",upstream="http://d\\"\\\\"} 0' in lines
     assert 'infinistore_router_prefill_seconds_bucket{le="0.05"} 1' in lines
     assert 'infinistore_router_prefill_seconds_bucket{le="0.5"} 2' in lines
@@ -31,6 +32,6 @@ def test_counts_gauges_and_buckets_are_in_the_text():
 
 
 def test_every_family_is_typed_once():
-    lines = RouterMetrics().text([]).splitlines()
+    lines = RouterMetrics().text([], {}).splitlines()
     typed = [line.split()[2] for line in lines if line.startswith("# TYPE")]
-    assert len(typed) == len(set(typed)) == 8
+    assert len(typed) == len(set(typed)) == 9

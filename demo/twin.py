@@ -14,7 +14,7 @@ import numpy as np
 import infinistore
 from demo import client
 from demo.engines import BLOCK_TOKENS
-from infinistore.keys import HeadRange, block_hashes, block_key
+from infinistore.keys import HeadRange, block_hashes, block_key, block_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def flip_last_block(
     blocks = (len(token_ids) - 1) // BLOCK_TOKENS
     config = json.loads((model / "config.json").read_text())
     heads = config["num_key_value_heads"]
-    last = block_hashes(token_ids, BLOCK_TOKENS)[blocks - 1]
+    last = block_names(block_hashes(token_ids, BLOCK_TOKENS))[blocks - 1]
     key = block_key(last, HeadRange(0, heads, heads))
     value = np.empty(value_bytes // 4, dtype=np.float32)
     connection = infinistore.connect(store.url, namespace=space)

@@ -286,11 +286,9 @@ class Program:
         inner = worker.begin_step
 
         def begin(plan: Any) -> None:
-            saves = zip(plan.saves.hashes, plan.saves.block_ids, strict=True)
+            saves = zip(plan.saves.names, plan.saves.block_ids, strict=True)
             loads = [
-                pair
-                for load in plan.loads
-                for pair in zip(load.hashes, load.block_ids, strict=True)
+                pair for load in plan.loads for pair in zip(load.names, load.block_ids, strict=True)
             ]
             for way, pairs in (("saved", saves), ("loaded", loads)):
                 self._noted[way].update(

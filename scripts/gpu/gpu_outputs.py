@@ -15,7 +15,7 @@ from gpu_engine import Engine, prompt_of
 from gpu_entrants import Entrant, Machine
 
 import infinistore
-from infinistore.keys import block_hashes
+from infinistore.keys import block_hashes, block_names
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -194,7 +194,8 @@ class Outputs:
         """The name of a block of a prompt, as the prefill saved it."""
         vocabulary = self.facts[self._prefill.name][_VOCABULARY]
         prompt = prompt_of(_SEED + tokens, tokens, vocabulary)
-        start = block_hashes(prompt, self._machine.block_tokens)[block].hex()
+        hashes = block_hashes(prompt, self._machine.block_tokens)
+        start = block_names(hashes)[block].decode()
         return next(key for key in self._saved[tokens] if key.startswith(start))
 
     def _damage(self, entrant: Entrant, engine: Engine, tokens: int, answer_tokens: int) -> None:

@@ -5,7 +5,7 @@ says whose bytes they are (weights, types, layout). Both are plain functions of 
 in every process, with or without an engine.
 
     hashes = block_hashes(token_ids, block_tokens=32, extras=lambda block: [salt("tenant a")])
-    key = block_key(hashes[0], HeadRange(0, 8, 8))
+    keys = [block_key(name, HeadRange(0, 8, 8)) for name in block_names(hashes)]
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from infinistore.errors import UsageError
 
-SCHEMA = 1
+SCHEMA = 2  # changes with the form of a key
+GROUP_BLOCKS = 64  # blocks of a chain that live on one node of a cluster
 _TOKEN_BYTES = 4
 HASH_SCHEME = "sha256-1"  # changes with anything that `block_hash` does
 _ROOT = hashlib.sha256(b"infinistore block chain, scheme " + HASH_SCHEME.encode()).digest()
@@ -134,15 +135,32 @@ def head_ranges(ranks: int, heads: int) -> list[HeadRange]:
     return list(dict.fromkeys(head_range(rank, ranks, heads) for rank in range(ranks)))
 
 
+def block_names(hashes: Sequence[bytes], first: int = 0, end: int | None = None) -> list[bytes]:
+    """What the keys of a chain's blocks begin with; `hashes` are the chain's from its start.
+
+    A name is its group's tag, in braces, and the block's hash. A group is so many blocks one after
+    the other, tagged by the hash of its first: a prefix is the work of few nodes of a cluster, and
+    prompts that begin alike have the same names for what they share.
+    """
+    tag = b""
+    names = []
+    for index in range(first, len(hashes) if end is None else end):
+        begin = index - index % GROUP_BLOCKS
+        if begin == index or not tag:
+            tag = b"{%b}" % hashes[begin][:8].hex().encode()
+        names.append(tag + hashes[index].hex().encode())
+    return names
+
+
 def block_key(
-    block: bytes, heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1
+    name: bytes, heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1
 ) -> bytes:
     """The key of one value: a block's KV of a head range, a KV group and a pipeline stage."""
-    return block.hex().encode() + key_part(heads, group=group, stage=stage, stages=stages)
+    return name + key_part(heads, group=group, stage=stage, stages=stages)
 
 
 def key_part(heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1) -> bytes:
-    """What follows a block's hash in its keys: for those who make many."""
+    """What follows a block's name in its keys: for those who make many."""
     return f"/h{heads.start}-{heads.end}.{heads.total}/g{group}/p{stage}.{stages}".encode()
 
 

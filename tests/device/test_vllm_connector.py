@@ -104,26 +104,26 @@ def engine(
         each.close()
 
 
-def saves(hashes: list[bytes], block_ids: list[int]) -> BlockSaves:
-    parents = [b"", *hashes[:-1]]
-    return BlockSaves(hashes, parents, list(range(len(hashes))), block_ids, by_layer=True)
+def saves(names: list[bytes], block_ids: list[int]) -> BlockSaves:
+    parents = [b"", *names[:-1]]
+    return BlockSaves(names, parents, list(range(len(names))), block_ids, by_layer=True)
 
 
-def hashes_of(seed: int, count: int) -> list[bytes]:
+def names_of(seed: int, count: int) -> list[bytes]:
     return [bytes([seed, n]) * 16 for n in range(count)]
 
 
 def save(engine: Engine, seed: int, block_ids: list[int]) -> list[bytes]:
     """One prefill step."""
-    hashes = hashes_of(seed, len(block_ids))
-    engine.begin(saves=saves(hashes, block_ids))
+    names = names_of(seed, len(block_ids))
+    engine.begin(saves=saves(names, block_ids))
     engine.worker.start_loads()
     for layer, name in enumerate(NAMES):
         engine.worker.wait_layer(name)
         engine.compute(layer, block_ids, seed)
         engine.worker.save_layer(name)
     assert engine.end() == (set(), set())
-    return hashes
+    return names
 
 
 def stored(url: str, block: bytes) -> bytes:
@@ -140,8 +140,8 @@ def test_what_is_saved_is_what_the_layers_computed(
     made = engine(transport=transport, tenant=transport)
     seed = 10 + len(transport) + (transport == "tcp")
     driver.delay_us(2000)  # the engine's thread is far ahead of its kernels
-    hashes = save(made, seed, [6, 2, 5])
-    for index, block in enumerate(hashes):
+    names = save(made, seed, [6, 2, 5])
+    for index, block in enumerate(names):
         layers = [pattern(RUN, seed + 100 * layer + index).tobytes() for layer in range(LAYERS)]
         assert stored(server.url, block) == b"".join(layers)
     assert made.worker.counters.totals["blocks_saved"] == 3
@@ -152,8 +152,8 @@ def test_the_engines_thread_does_not_wait_for_its_kernels(
 ) -> None:
     made = engine()
     ticket = driver.enqueue_wait(made.stream)  # a long computation
-    hashes = hashes_of(30, 2)
-    made.begin(saves=saves(hashes, [0, 1]))
+    names = names_of(30, 2)
+    made.begin(saves=saves(names, [0, 1]))
     for layer, name in enumerate(NAMES):
         made.compute(layer, [0, 1], 30)
         made.worker.save_layer(name)  # returns though nothing has begun
@@ -169,11 +169,11 @@ def test_a_load_brings_the_bytes_after_what_was_launched_before(
 ) -> None:
     made = engine(load_mode=mode)
     seed = 40 if mode == "async" else 50
-    hashes = save(made, seed, [3, 4])
+    names = save(made, seed, [3, 4])
     driver.delay_us(2000)
     for layer in range(LAYERS):
         made.compute(layer, [7, 0], 90)  # of a request that has ended
-    made.begin(loads=[BlockLoad("r", hashes, [7, 0])], is_idle=True)
+    made.begin(loads=[BlockLoad("r", names, [7, 0])], is_idle=True)
     made.worker.start_loads()
     for name in NAMES:
         made.worker.wait_layer(name)
@@ -190,9 +190,9 @@ def test_a_damaged_block_is_a_failed_load(
     engine: Callable[..., Engine], server: ServerProcess
 ) -> None:
     made = engine(load_mode="layerwise")
-    hashes = save(made, 60, [1, 2])
+    names = save(made, 60, [1, 2])
     damage_pool(server.pid, pattern(RUN, 61).tobytes())  # the second block's first layer
-    made.begin(loads=[BlockLoad("r", hashes, [5, 6])])
+    made.begin(loads=[BlockLoad("r", names, [5, 6])])
     made.worker.start_loads()
     assert made.end() == (set(), {6})
     assert made.worker.counters.totals["blocks_load_corrupt"] == 1

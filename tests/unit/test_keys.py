@@ -19,6 +19,7 @@ from infinistore.keys import (
     block_hash,
     block_hashes,
     block_key,
+    block_names,
     head_range,
     head_ranges,
     media,
@@ -143,9 +144,26 @@ def test_heads_that_do_not_divide_are_refused() -> None:
 
 
 def test_a_key_fits_and_names_its_part() -> None:
-    key = block_key(bytes(32), HeadRange(0, 4, 8), group=1, stage=2, stages=4)
-    assert key == b"00" * 32 + b"/h0-4.8/g1/p2.4"
+    (name,) = block_names([bytes(32)])
+    key = block_key(name, HeadRange(0, 4, 8), group=1, stage=2, stages=4)
+    assert key == b"{" + b"00" * 8 + b"}" + b"00" * 32 + b"/h0-4.8/g1/p2.4"
     assert len(key) <= 255
+
+
+def test_a_chain_has_a_tag_for_each_64_blocks() -> None:
+    hashes = block_hashes(range(150), 1)
+    names = block_names(hashes)
+    for index, name in enumerate(names):
+        first = hashes[index // 64 * 64]
+        assert name == b"{" + first.hex()[:16].encode() + b"}" + hashes[index].hex().encode()
+    assert [block_names(hashes, a, b) for a, b in ((0, 1), (63, 65), (70, 150), (5, 5))] == [
+        names[:1],
+        names[63:65],
+        names[70:],
+        [],
+    ]
+    longer = block_hashes([*range(140), 7, 7, 7], 1)
+    assert block_names(longer)[:140] == names[:140]
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Namespace)])

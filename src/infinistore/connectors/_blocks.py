@@ -32,14 +32,14 @@ class BlockParts:
     def __len__(self) -> int:
         return len(self.heads) * self.stages
 
-    def keys(self, hashes: Sequence[bytes]) -> list[bytes]:
+    def keys(self, names: Sequence[bytes]) -> list[bytes]:
         """All keys of each block, block after block: what a lookup with group=len(self) asks."""
         parts = [
             key_part(heads, stage=stage, stages=self.stages)
             for stage in range(self.stages)
             for heads in self.heads
         ]
-        return [block.hex().encode() + part for block in hashes for part in parts]
+        return [name + part for name in names for part in parts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def test_another_process_agrees() -> None:
     for seed in ("0", "1"):
         told = subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
             capture_output=True,
             text=True,
             check=True,

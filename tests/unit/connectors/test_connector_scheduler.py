@@ -168,8 +168,7 @@ def test_only_the_blocks_beyond_the_engines_own_are_loaded(
     engine.scheduler.after_allocation(request, BLOCKS, 12)
     plan = engine.begin(StepOutput())
     assert [load.block_ids for load in plan.loads] == [BLOCKS[2:5]]
-    hashes = engine.scheduler._plans["r"].chain.hashes
-    assert plan.loads[0].hashes == hashes[2:5]
+    assert plan.loads[0].names == engine.scheduler._plans["r"].names(2, 5)
 
 
 def test_a_request_that_failed_to_load_computes_and_does_not_try_for_ever(
@@ -248,7 +247,7 @@ def test_requests_that_begin_alike_in_one_step_save_a_block_once(engine: Engine)
     engine.scheduler.after_allocation(second, blocks, 0)
     saves = collect(engine, output.new(second, blocks, 8, 9))
     assert saves.block_ids == [*BLOCKS[:5], 20, 21]
-    assert len(set(saves.hashes)) == len(saves)
+    assert len(set(saves.names)) == len(saves)
 
 
 def test_a_preempted_request_is_saved_from_its_new_blocks(engine: Engine) -> None:

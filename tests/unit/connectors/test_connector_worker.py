@@ -411,7 +411,7 @@ def test_a_block_that_one_rank_lacks_is_no_hit(store: FakeStore) -> None:
     engine = Engine(store, ranks=2, kv_heads=4)
     request = Request("r", PROMPT)
     engine.prefill(request, BLOCKS)
-    third = engine.scheduler._plans["r"].chain.hashes[2]
+    third = engine.scheduler._plans["r"].names(2, 3)[0]
     del store.sealed["w", block_key(third, HeadRange(2, 4, 4))]
     assert engine.match(Request("s", PROMPT)) == (8, True)
     engine.close()
@@ -428,9 +428,9 @@ def test_ranks_with_the_same_heads_save_once_and_all_load(store: FakeStore) -> N
 
 def test_the_parts_of_a_block_are_all_heads_of_all_stages() -> None:
     parts = BlockParts(tuple(head_ranges(2, 4)), stages=2)
-    keys = parts.keys([bytes(32), bytes([1]) * 32])
+    keys = parts.keys([b"{t}one", b"{t}two"])
     assert len(parts) == 4
-    assert [key[64:] for key in keys[:4]] == [
+    assert [key.removeprefix(b"{t}one") for key in keys[:4]] == [
         b"/h0-2.4/g0/p0.2",
         b"/h2-4.4/g0/p0.2",
         b"/h0-2.4/g0/p1.2",

@@ -10,7 +10,7 @@ class BlockLoad:
     """One request's blocks that the store has: into which of the engine's blocks they go."""
 
     request_id: str
-    hashes: list[bytes]
+    names: list[bytes]  # what their keys begin with
     block_ids: list[int]
 
 
@@ -18,14 +18,14 @@ class BlockLoad:
 class BlockSaves:
     """The blocks that this step completes, of all requests; columns of one length."""
 
-    hashes: list[bytes] = field(default_factory=list)
+    names: list[bytes] = field(default_factory=list)
     parents: list[bytes] = field(default_factory=list)  # b"": the first of a chain
     depths: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
     by_layer: bool = False  # a prefill step: save while it runs; else in one piece at its end
 
     def __len__(self) -> int:
-        return len(self.hashes)
+        return len(self.names)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from infinistore.connectors.vllm.lookups import Lookup
 from infinistore.connectors.vllm.weights import AdapterDigests
-from infinistore.keys import BlockChain, adapter, media, salt
+from infinistore.keys import BlockChain, adapter, block_names, media, salt
 
 # (request, first token, end token) -> the extra keys that vLLM itself would hash, if it says them.
 ExtraKeys = Callable[[Any, int, int], Iterable[object] | None]
@@ -33,6 +33,10 @@ class RequestPlan:
         """The chain, at least `blocks` long."""
         self.chain.extend(self.request.all_token_ids, blocks)
         return self.chain.hashes
+
+    def names(self, first: int, end: int) -> list[bytes]:
+        """What the keys of these blocks begin with."""
+        return block_names(self.hashes(end), first, end)
 
 
 class BlockExtras:

@@ -94,7 +94,7 @@ class SchedulerSide:
         lease_ids = lookup.lease_ids if lookup else []
         load = BlockLoad(
             request_id=request.request_id,
-            hashes=plan.hashes(end)[first:end],
+            names=plan.names(first, end),
             block_ids=plan.block_ids[first:end],
         )
         self._to_load.append(load)
@@ -180,7 +180,7 @@ class SchedulerSide:
 
     def _ask(self, plan: RequestPlan) -> None:
         usable = self._usable(plan)
-        keys = self._parts.keys(plan.hashes(usable)[:usable])
+        keys = self._parts.keys(plan.names(0, usable))
         plan.lookup = Lookup(keys, len(self._parts), self._clock())
         self.counters.add("lookups")
         self._lookups.ask(plan.lookup)
@@ -275,14 +275,16 @@ class SchedulerSide:
         end = min(end, len(plan.block_ids))
         if end <= plan.saved:
             return
-        hashes = plan.hashes(end)
+        before = max(0, plan.saved - 1)
+        names = plan.names(before, end)
         # Requests that begin alike in one step share blocks: one of them saves.
-        offered = set(saves.hashes)
+        offered = set(saves.names)
         for index in range(plan.saved, end):
-            if hashes[index] in offered:
+            name = names[index - before]
+            if name in offered:
                 continue
-            saves.hashes.append(hashes[index])
-            saves.parents.append(hashes[index - 1] if index else b"")
+            saves.names.append(name)
+            saves.parents.append(names[index - 1 - before] if index else b"")
             saves.depths.append(index)
             saves.block_ids.append(plan.block_ids[index])
         saves.by_layer = saves.by_layer or scheduled > 1

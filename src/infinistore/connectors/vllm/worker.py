@@ -108,15 +108,12 @@ class WorkerSide:
         if client is None or not self._gate.is_open:
             self.counters.add("blocks_save_skipped", len(plan.saves))
             return None
-        keys = self._keys(plan.saves.hashes)
-        known = dict(zip(plan.saves.hashes, keys, strict=True))
-        rest = [block for block in plan.saves.parents if block and block not in known]
-        known |= zip(rest, self._keys(rest), strict=True)
-        parents = [known[block] if block else None for block in plan.saves.parents]
+        keys = self._keys(plan.saves.names)
+        parents = [name + self._key_part if name else None for name in plan.saves.parents]
         return StepSave(client, self._cache, keys, plan.saves, parents)
 
-    def _keys(self, blocks: Iterable[bytes]) -> list[bytes]:
-        return [block.hex().encode() + self._key_part for block in blocks]
+    def _keys(self, names: Iterable[bytes]) -> list[bytes]:
+        return [name + self._key_part for name in names]
 
     # Loads.
 
@@ -127,13 +124,13 @@ class WorkerSide:
             return
         if self._settings.load_mode == ASYNC:
             for load in loads:
-                keys = self._keys(load.hashes)
+                keys = self._keys(load.names)
                 self._loads.start(self._link.client, load.request_id, keys, load.block_ids)
         else:
             self._step_load = self._start_layers(self._cache, loads)
 
     def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
-        keys = self._keys(block for load in loads for block in load.hashes)
+        keys = self._keys(name for load in loads for name in load.names)
         block_ids = [block_id for load in loads for block_id in load.block_ids]
         return LayerLoads(cache, self._link.client, keys, block_ids, self._link.drop)
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bindings/convert.h"
+#include "core/base/hash.h"
 
 namespace nb = nanobind;
 
@@ -51,6 +52,14 @@ nb::object plain_buffer(nb::handle array, bool writable) {
   PyBuffer_Release(&view);
   if (has_objects) return nb::none();
   return nb::make_tuple(address, bytes, element_bytes);
+}
+
+std::string_view group_of(std::string_view key) {
+  const auto open = key.find('{');
+  if (open == std::string_view::npos) return key;
+  const auto close = key.find('}', open + 1);
+  if (close == std::string_view::npos || close == open + 1) return key;
+  return key.substr(open + 1, close - open - 1);
 }
 
 }  // namespace
@@ -151,6 +160,39 @@ void Pack::set_chain(nb::list parents, nb::list depths) {
   }
 }
 
+nb::bytes Pack::groups() const {
+  std::vector<std::uint64_t> hashes;
+  hashes.reserve(size());
+  for (std::size_t i = 0; i < size(); ++i) hashes.push_back(hash_key(group_of(spec_.keys[i])));
+  return nb::bytes(hashes.data(), hashes.size() * sizeof(std::uint64_t));
+}
+
+Pack Pack::part(nb::object indexes) const {
+  const Integers integers(indexes, "indexes");
+  const auto chosen = integers.values();
+  const std::size_t per_key = spec_.addresses.empty() ? 0 : spec_.segments_per_key;
+  Pack part;
+  auto& spec = part.spec_;
+  spec.segments_per_key = spec_.segments_per_key;
+  spec.segment_bytes = spec_.segment_bytes;
+  spec.keys.reserve(chosen.size());
+  spec.addresses.reserve(chosen.size() * per_key);
+  for (const auto index : chosen) {
+    spec.keys.add(key(index));
+    const auto* const first = spec_.addresses.data() + index * per_key;
+    spec.addresses.insert(spec.addresses.end(), first, first + per_key);
+    if (spec_.parents.empty()) continue;
+    spec.parents.add(spec_.parents[index]);
+    spec.depths.push_back(spec_.depths[index]);
+  }
+  return part;
+}
+
+std::string_view Pack::key(std::size_t index) const {
+  if (index >= size()) throw nb::index_error();
+  return spec_.keys[index];
+}
+
 void init_pack(nb::module_& module) {
   module.def("address_of", &address_of, nb::arg("buffer"));
   module.def("plain_buffer", &plain_buffer, nb::arg("array"), nb::arg("writable"),
@@ -164,7 +206,17 @@ void init_pack(nb::module_& module) {
            nb::arg("page_bytes"), nb::arg("offsets").none())
       .def("place_segments", &Pack::place_segments, nb::arg("addresses"),
            nb::arg("segments_per_key"), nb::arg("segment_bytes"))
-      .def("set_chain", &Pack::set_chain, nb::arg("parents"), nb::arg("depths"));
+      .def("set_chain", &Pack::set_chain, nb::arg("parents"), nb::arg("depths"))
+      .def("groups", &Pack::groups, "The hash of each key's group, as uint64.")
+      .def("part", &Pack::part, nb::arg("indexes"), "A copy with these keys, in this order.")
+      .def(
+          "key",
+          [](const Pack& self, std::size_t index) {
+            const auto key = self.key(index);
+            return nb::bytes(key.data(), key.size());
+          },
+          nb::arg("index"))
+      .def_prop_ro("range_bytes", &Pack::range_bytes, "Bytes of each key's range.");
 }
 
 }  // namespace infinistore

@@ -24,6 +24,13 @@ class Pack {
                       std::uint64_t segment_bytes);
   void set_chain(nanobind::list parents, nanobind::list depths);
 
+  // For a cluster's client, which sends to each node its part.  The hash of each key's group (what
+  // stands in braces, or the whole key), as native 64-bit integers: cluster/placement.py agrees.
+  nanobind::bytes groups() const;
+  Pack part(nanobind::object indexes) const;
+  std::string_view key(std::size_t index) const;
+  std::uint64_t range_bytes() const noexcept { return spec_.range_bytes(); }
+
   BatchSpec take() { return std::move(spec_); }
   KeyList take_keys() { return std::move(spec_.keys); }
 

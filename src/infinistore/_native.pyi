@@ -58,6 +58,18 @@ class Pack:
 
     def set_chain(self, parents: list, depths: list) -> None: ...
 
+    def groups(self) -> bytes:
+        """The hash of each key's group, as uint64."""
+
+    def part(self, indexes: object) -> Pack:
+        """A copy with these keys, in this order."""
+
+    def key(self, index: int) -> bytes: ...
+
+    @property
+    def range_bytes(self) -> int:
+        """Bytes of each key's range."""
+
 class Batch:
     """A put or get in flight."""
 

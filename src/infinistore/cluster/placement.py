@@ -14,6 +14,7 @@ A node of weight w scores w / -ln(u), u being uniform in (0, 1): it owns w's par
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,8 @@ class Placement:
             return self._first(ids, count)
         groups, back = np.unique(ids, return_inverse=True)  # a chain's keys are of few groups
         parts = [self._first(groups[at : at + step], count) for at in range(0, len(groups), step)]
-        return np.concatenate(parts)[back.reshape(-1)]
+        ranks: Indexes = np.concatenate(parts)[back.reshape(-1)]
+        return ranks
 
     def order(self, group: int) -> list[Node]:
         """All nodes for the group with that id, the owner first."""
@@ -91,17 +93,19 @@ class Placement:
     def _first(self, ids: Ids, count: int) -> Indexes:
         scores = self._scores(ids)
         if count == 1:
-            return scores.argmax(axis=0)[:, None]
-        last_first = scores.argsort(axis=0, kind="stable")
+            best: Indexes = scores.argmax(axis=0)
+            return best[:, None]
+        last_first: Indexes = scores.argsort(axis=0, kind="stable")
         return np.ascontiguousarray(last_first[::-1][:count].T)
 
-    def _scores(self, ids: Ids) -> npt.NDArray[np.uint64] | npt.NDArray[np.float64]:
+    def _scores(self, ids: Ids) -> npt.NDArray[Any]:
         # A row for each node: what numpy does at once is then long.
         mixed = _mix(ids[None, :] ^ self._seeds[:, None])
         if self._weights is None:
             return mixed
         uniform = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        return self._weights[:, None] / -np.log(uniform)
+        scores: npt.NDArray[np.float64] = self._weights[:, None] / -np.log(uniform)
+        return scores
 
 
 def order(group: int, nodes: Sequence[Node]) -> list[Node]:
@@ -113,4 +117,5 @@ def _mix(bits: Ids) -> Ids:
     """The finaliser of SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, 2014): every bit counts."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    bits = bits ^ (bits >> np.uint64(31))
+    return bits

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infinistore.client.arguments import keys_of
 from infinistore.cluster.nodes import Node
 from infinistore.cluster.placement import Placement, group_id, group_of, order
 
+BRACES = st.lists(st.sampled_from([b"{", b"}", b"a", b"bc"]), min_size=1).map(b"".join)
 MANY = np.random.default_rng(7).integers(0, 2**64, 40_000, dtype=np.uint64)
 
 
@@ -127,6 +129,12 @@ def test_a_large_batch_on_many_nodes_is_cut_and_joined() -> None:
     assert (found[:3000] == found[3000:]).all()
     for index in (0, 1, 2999):
         assert (found[index] == placement.first(ids[index : index + 1], 2)[0]).all()
+
+
+@given(st.lists(st.one_of(st.binary(min_size=1, max_size=255), BRACES), max_size=20))
+def test_the_native_client_knows_the_same_groups(keys: list[bytes]) -> None:
+    ids = np.frombuffer(keys_of(keys).groups(), dtype=np.uint64)
+    assert ids.tolist() == [group_id(group_of(key)) for key in keys]
 
 
 @given(st.binary(max_size=255), st.binary(max_size=255))

@@ -32,7 +32,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "keys": {"errors"},
     "client": {"errors", "config", "keys", "units", "_compat", "_native"},
     "compat": {"errors", "config", "units", "keys", "client"},
-    "cluster": {"errors", "config", "keys", "client", "_compat"},
+    "cluster": {"errors", "config", "keys", "client", "_compat", "_native"},  # splits its packs
     "server": {"errors", "config", "units", "cluster", "_compat", "_native"},
     "connectors": {"__init__", "errors", "config", "units", "keys", "client", "cluster", "_compat"},
     "router": {"errors", "config", "units", "keys", "_compat"},
@@ -50,7 +50,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
         "_compat",
     },
     # The doors: what `import infinistore` and `python -m infinistore` show.
-    "__init__": {"errors", "config", "keys", "client", "compat"},
+    "__init__": {"errors", "config", "keys", "client", "cluster", "compat"},
     "__main__": {"cli"},
 }
 # Only these layers may import these packages.

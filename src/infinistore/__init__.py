@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from infinistore.client.aio import AsyncClient, connect_async
+from infinistore.client.aio import AsyncClient
 from infinistore.client.regions import Blocks, Segments
 from infinistore.client.results import Batch, Lookup, Outcomes
-from infinistore.client.sync import Client, connect
+from infinistore.client.sync import Client
+from infinistore.cluster.connect import connect, connect_async
 from infinistore.config import ClientConfig, ServerConfig
 from infinistore.errors import (
     AbortedError,

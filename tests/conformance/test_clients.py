@@ -84,10 +84,12 @@ def pages(prefix: str, count: int) -> list[tuple[str, int]]:
     return [(f"{prefix}{index}", index * PAGE) for index in range(count)]
 
 
-def test_the_transport_is_the_one_asked_for(subject: Subject, request: Any) -> None:
+def test_the_transport_is_the_one_asked_for(
+    subject: Subject, server: ServerProcess, request: Any
+) -> None:
     assert subject.client.transport in request.node.callspec.id
     facts = subject.client.server
-    assert facts["pool_bytes"] == 64 << 20
+    assert facts["pool_bytes"] == server.pool_bytes
     assert facts["incarnation"] > 0
     assert facts["version"]
 

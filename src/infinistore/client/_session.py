@@ -24,6 +24,7 @@ from infinistore.client.arguments import (
     milliseconds_of,
     parsed,
 )
+from infinistore.client.native import NativeCall, NativeClient
 from infinistore.client.regions import (
     Blocks,
     Place,
@@ -61,7 +62,7 @@ _watches_fork = False
 class Session:
     """One connection's calls, for any thread; a `Client` or `AsyncClient` waits for their ends."""
 
-    def __init__(self, native: _native.Client, url: str) -> None:
+    def __init__(self, native: NativeClient, url: str) -> None:
         self.url = url
         self._native = native
         self._pid = os.getpid()
@@ -272,26 +273,26 @@ class Session:
             return Lookup(None, group)
         return Lookup(self._native.match(pack, group, lease_ms), group)
 
-    def exists(self, keys: Sequence[Key]) -> _native.Call | None:
+    def exists(self, keys: Sequence[Key]) -> NativeCall | None:
         """None: there is nothing to ask."""
         return self._call(keys, self._native.exists)
 
-    def erase(self, keys: Sequence[Key]) -> _native.Call | None:
+    def erase(self, keys: Sequence[Key]) -> NativeCall | None:
         """None: there is nothing to ask."""
         return self._call(keys, self._native.erase)
 
-    def abort(self, keys: Sequence[Key]) -> _native.Call | None:
+    def abort(self, keys: Sequence[Key]) -> NativeCall | None:
         """None: there is nothing to ask."""
         return self._call(keys, self._native.abort)
 
     def _call(
-        self, keys: Sequence[Key], submit: Callable[[_native.Pack], _native.Call]
-    ) -> _native.Call | None:
+        self, keys: Sequence[Key], submit: Callable[[_native.Pack], NativeCall]
+    ) -> NativeCall | None:
         self.check_open()
         pack = keys_of(keys)
         return submit(pack) if len(pack) else None
 
-    def stats(self) -> _native.Call:
+    def stats(self) -> NativeCall:
         """Asks for the server's counters."""
         self.check_open()
         return self._native.stats()
@@ -309,16 +310,16 @@ class Session:
     # ---- interpreting ----
 
     @staticmethod
-    def take_exists(call: _native.Call | None) -> list[bool]:
+    def take_exists(call: NativeCall | None) -> list[bool]:
         """Whether each key is there. Raises what went wrong."""
         return [_IS_OK[code] for code in _outcomes(call)]
 
     @staticmethod
-    def take_count(call: _native.Call | None) -> int:
+    def take_count(call: NativeCall | None) -> int:
         """How many keys the call had an effect on. Raises what went wrong."""
         return _outcomes(call).count(Code.OK)
 
-    def take_stats(self, call: _native.Call) -> dict[str, int]:
+    def take_stats(self, call: NativeCall) -> dict[str, int]:
         """The server's counters, and this client's own as client_*. Raises what went wrong."""
         _outcomes(call)
         own = {f"client_{name}": value for name, value in self._native.counters().items()}
@@ -332,7 +333,7 @@ class Session:
         return self._native.server()
 
     @property
-    def native(self) -> _native.Client:
+    def native(self) -> NativeClient:
         """For whoever waits."""
         return self._native
 
@@ -372,7 +373,15 @@ def open_native(
     url: str, namespace: str, token: str | None, transport: str | None, others: dict[str, Any]
 ) -> Callable[[], Session]:
     """Checks the arguments; what it returns connects, which waits. Raises `UsageError`."""
-    host, port = parse_address(url)
+    parse_address(url)
+    dial = dialer(namespace, token, transport, others)
+    return lambda: Session(dial(url), url)
+
+
+def dialer(
+    namespace: str, token: str | None, transport: str | None, others: dict[str, Any]
+) -> Callable[[str], _native.Client]:
+    """Checks all arguments but the URL, which what it returns takes; it connects, and waits."""
     known = {setting.field for setting in settings(ClientConfig)}
     for name in others:
         if name not in known:
@@ -387,17 +396,17 @@ def open_native(
     check_text(namespace, "namespace", NAMESPACE_BYTES_MAX)
     check_text(config.token, "token", TOKEN_BYTES_MAX)
 
-    def connect() -> Session:
+    def dial(url: str) -> _native.Client:
+        host, port = parse_address(url)
         try:
-            native = _native.connect(host, port, namespace, _client_name(), config)
+            return _native.connect(host, port, namespace, _client_name(), config)
         except _native.Failure as failure:
             code, message = failure.args
             if code == Code.DISCONNECTED:
                 raise ConnectError(message) from None
             raise error_for(code, f"cannot connect to {url}: {message}") from None
-        return Session(native, url)
 
-    return connect
+    return dial
 
 
 def _client_name() -> str:
@@ -407,7 +416,7 @@ def _client_name() -> str:
     )
 
 
-def _outcomes(call: _native.Call | None) -> bytes:
+def _outcomes(call: NativeCall | None) -> bytes:
     if call is None:
         return b""
     raise_if(failure_of(call))

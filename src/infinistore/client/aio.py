@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-from infinistore import _native
 from infinistore.client._session import Session, open_native
 from infinistore.client.arguments import Key, Pairs
+from infinistore.client.native import NativeCall, NativeOperation
 from infinistore.client.regions import Blocks, Segments
 from infinistore.client.results import Batch, Lookup, Outcomes, failure_of, raise_if
 from infinistore.errors import UsageError
-
-Handle = TypeVar("Handle", _native.Batch, _native.Call)
 
 
 async def connect_async(
@@ -32,7 +30,11 @@ async def connect_async(
     **settings: Any,
 ) -> AsyncClient:
     """See `connect`."""
-    connect = open_native(url, namespace, token, transport, settings)
+    return await opened(open_native(url, namespace, token, transport, settings))
+
+
+async def opened(connect: Callable[[], Session]) -> AsyncClient:
+    """A client of this loop, once `connect`, which waits, has its session."""
     loop = asyncio.get_running_loop()
     connecting = loop.run_in_executor(None, connect)
     try:
@@ -271,13 +273,13 @@ class AsyncClient:
         raise_if(batch.error())
         return batch.outcomes
 
-    async def _call(self, call: _native.Call | None) -> _native.Call | None:
+    async def _call(self, call: NativeCall | None) -> NativeCall | None:
         if call is not None:
             await self._end_of(call)
             raise_if(failure_of(call))
         return call
 
-    async def _end_of(self, handle: Handle) -> None:
+    async def _end_of(self, handle: NativeOperation) -> None:
         if handle.done:
             return
         future: asyncio.Future[None] = self._loop.create_future()

@@ -16,8 +16,8 @@ from infinistore.errors import (
 )
 
 if TYPE_CHECKING:
-    from infinistore import _native
     from infinistore.client._session import Session
+    from infinistore.client.native import NativeBatch, NativeCall
 
 _CODES = tuple(Code)
 _GOOD = bytes((Code.OK, Code.EXISTS))
@@ -92,7 +92,7 @@ class Batch:
 
     __slots__ = ("_native", "_outcomes", "_session", "_verb")
 
-    def __init__(self, native: _native.Batch, verb: str, session: Session | None) -> None:
+    def __init__(self, native: NativeBatch, verb: str, session: Session | None) -> None:
         self._native = native
         self._verb = verb  # for messages: "read" or "write"
         # Weakly: the session keeps its batches, and a cycle would delay the end of both.
@@ -117,7 +117,7 @@ class Batch:
         return self.outcomes
 
     @property
-    def native(self) -> _native.Batch:
+    def native(self) -> NativeBatch:
         """For whoever waits in another way."""
         return self._native
 
@@ -171,7 +171,7 @@ class Lookup:
 
     __slots__ = ("_group", "_native")
 
-    def __init__(self, native: _native.Call | None, group: int) -> None:
+    def __init__(self, native: NativeCall | None, group: int) -> None:
         self._native = native  # None: it asked for nothing
         self._group = group
 
@@ -211,7 +211,7 @@ class Lookup:
         return failure_of(self._native)
 
     @property
-    def native(self) -> _native.Call | None:
+    def native(self) -> NativeCall | None:
         """For whoever waits in another way; None: there is nothing to wait for."""
         return self._native
 
@@ -251,7 +251,7 @@ def raise_if(error: InfiniStoreError | None) -> None:
         del error
 
 
-def failure_of(call: _native.Call) -> InfiniStoreError | None:
+def failure_of(call: NativeCall) -> InfiniStoreError | None:
     """The exception for a call that failed as a whole."""
     code, message = call.failure
     return None if code == Code.OK else error_for(code, message)

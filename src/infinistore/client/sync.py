@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from infinistore import _native
 from infinistore.client._session import Session, open_native
 from infinistore.client.arguments import Key, Pairs
+from infinistore.client.native import NativeCall
 from infinistore.client.regions import Blocks, Segments
 from infinistore.client.results import Batch, Lookup, first_error, raise_if
 from infinistore.errors import UsageError
@@ -249,7 +249,7 @@ class Client:
         return f"<infinistore.Client of {self._session.url}>"
 
 
-def _ended(call: _native.Call | None) -> _native.Call | None:
+def _ended(call: NativeCall | None) -> NativeCall | None:
     if call is not None:
         call.wait(None)
     return call

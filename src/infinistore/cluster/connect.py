@@ -9,10 +9,7 @@ from typing import Any
 from infinistore.client._session import Session, dialer, open_native
 from infinistore.client.aio import AsyncClient, opened
 from infinistore.client.sync import Client
-from infinistore.cluster.cluster import Cluster
-from infinistore.cluster.fleet import Fleet
 from infinistore.cluster.view import NOTE_NAMESPACE, SCHEME, SOURCES
-from infinistore.cluster.watch import Watch
 from infinistore.config import ClientConfig, load
 from infinistore.errors import UsageError
 
@@ -73,6 +70,11 @@ def _opener(
         if replicas > 1:
             raise UsageError(f"replicas is {replicas}, but {url!r} is one server; name several")
         return open_native(url, namespace, token, transport, others)
+    # Here, for they load numpy: one server's client does without.
+    from infinistore.cluster.cluster import Cluster
+    from infinistore.cluster.fleet import Fleet
+    from infinistore.cluster.watch import Watch
+
     config = load(ClientConfig, {**others, "token": token, "transport": transport})
     sooner = {n: v for n, v in _SOONER.items() if getattr(config, n) == getattr(ClientConfig(), n)}
     dial = dialer(namespace, token, transport, {**sooner, **others})

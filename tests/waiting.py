@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -15,3 +16,11 @@ def until(
     while not condition():
         assert time.monotonic() < deadline_s, message
         time.sleep(0.002)
+
+
+async def until_async(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """The same, for what the running loop does."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        await asyncio.sleep(0.002)

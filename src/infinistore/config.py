@@ -227,6 +227,33 @@ class ServerConfig(_Config):
     drain_timeout_s: float = _setting(
         1.0, "How long a stop waits for requests in flight.", unit="s", low=0, high=3600
     )
+    cluster: str = _setting(
+        "",
+        "The cluster that this server is a node of: infinistore+etcd://HOST:2379/NAME, or the "
+        "list infinistore://A:22345,B:22345; empty: none.",
+    )
+    advertise: str = _setting(
+        "", "host:port at which the cluster reaches this node; empty: host and port."
+    )
+    node_name: str = _setting(
+        "", "This node's name in etcd, the same over restarts; empty: the advertised address."
+    )
+    node_ttl_s: float = _setting(
+        5.0, "A node that etcd has not heard of for so long is gone.", unit="s", low=2, high=600
+    )
+    copy_rate_bytes: int = _setting(
+        256 * MIB,
+        "Bytes a second at most for copies and moves between nodes.",
+        unit="bytes",
+        low=MIB,
+        high=TIB,
+    )
+    copies_max: int = _setting(
+        7, "Copies of hot blocks beside their node's, at most; 0: none are made.", low=0, high=16
+    )
+    copies_share: float = _setting(
+        0.1, "Share of a pool that copies for other nodes may take.", low=0, high=0.9
+    )
     log_level: str = _setting("info", "How much to log.", choices=LOG_LEVELS)
 
     def __post_init__(self) -> None:

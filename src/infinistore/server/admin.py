@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from infinistore.cluster.agent import Agent
 from infinistore.errors import ConfigError, SetupError
 from infinistore.server.housekeeping import is_populating
 from infinistore.server.native import NativeServer
@@ -38,6 +39,7 @@ class Admin:
     version: str
     token: str = ""
     incarnation: int = 0
+    agent: Agent | None = None
     draining: bool = False
     scrubbing: bool = False
     started_s: float = field(default_factory=time.monotonic)
@@ -68,6 +70,8 @@ async def health(admin: Admin, request: web.Request) -> web.StreamResponse:
             "populated_bytes": snapshot.get("populated_bytes", 0),
             "pool_bytes": snapshot.get("capacity_bytes", 0),
         }
+        if admin.agent is not None:
+            body["cluster"] = admin.agent.health()
     return web.json_response(body, status=503 if admin.draining else 200)
 
 
@@ -82,7 +86,8 @@ async def stats(admin: Admin, request: web.Request) -> web.StreamResponse:
 
 async def metrics(admin: Admin, request: web.Request) -> web.StreamResponse:
     extra = {"uptime_seconds": admin.uptime_s(), "draining": float(admin.draining)}
-    body = exposition(admin.server.snapshot(), extra)
+    cluster = {} if admin.agent is None else admin.agent.metrics()
+    body = exposition({**admin.server.snapshot(), **cluster}, extra)
     return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -139,6 +144,11 @@ async def verify(admin: Admin, request: web.Request) -> web.StreamResponse:
     return response
 
 
+async def cluster(admin: Admin, request: web.Request) -> web.StreamResponse:
+    alone = {"node": None, "nodes": []}
+    return web.json_response(alone if admin.agent is None else admin.agent.status())
+
+
 async def openapi(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response(openapi_document(admin.version))
 
@@ -162,6 +172,7 @@ ROUTES = (
     Route("GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE),
     Route("GET", "/staged", staged, "Values being written, with their filled ranges."),
     Route("GET", "/integrity", integrity, "Whether the books add up; everybody waits for it."),
+    Route("GET", "/cluster", cluster, "The nodes of this server's cluster, their load and copies."),
     Route("POST", "/verify", verify, "Compares all values with their checksums.", _RATE),
     Route("POST", "/purge", purge, "Erases every key.", _NAMESPACE),
     Route("GET", "/kvmap_len", kvmap_len, "How many keys; the original's name for it."),

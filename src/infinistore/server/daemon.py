@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from infinistore._compat import run_loop
+from infinistore.cluster.agent import Agent
 from infinistore.config import ServerConfig
 from infinistore.errors import SetupError
 from infinistore.server import unix_socket
@@ -57,9 +58,11 @@ async def serve(
         _stop_on_signals(stop, cleanup)
         server = make_native(options_for(plan, version))
         started = await asyncio.to_thread(_start, server, plan)
-        drain_s = 0.0
+        agent, drain_s = None, 0.0
         try:
-            admin = Admin(server, version, plan.token, int(started.get("incarnation", 0)))
+            agent = _join_cluster(plan, started, stop)
+            incarnation = int(started.get("incarnation", 0))
+            admin = Admin(server, version, plan.token, incarnation, agent)
             runner, admin_port = await listen(admin, plan.admin_host, plan.config.admin_port)
             cleanup.push_async_callback(runner.cleanup)
             announce(plan, started, admin_port)
@@ -68,8 +71,27 @@ async def serve(
             admin.draining = True
             drain_s = plan.config.drain_timeout_s
         finally:
+            if agent is not None:  # first of all: clients and nodes go elsewhere from now on
+                await asyncio.to_thread(agent.stop)
             await asyncio.to_thread(server.stop, drain_s)
     logger.info("stopped")
+
+
+def _join_cluster(plan: Plan, started: Mapping[str, Any], stop: asyncio.Event) -> Agent | None:
+    if plan.cluster is None:
+        return None
+    loop, port = asyncio.get_running_loop(), int(started["port"])
+    own_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(plan.host, plan.host)
+    agent = Agent(
+        plan.cluster,
+        plan.config,
+        plan.cluster.node(plan.host, port, plan.pool_bytes, int(started["incarnation"])),
+        _address(own_host, port),
+        plan.token,
+        on_drained=lambda: loop.call_soon_threadsafe(stop.set),
+    )
+    agent.start()
+    return agent
 
 
 def _claim(plan: Plan) -> SocketClaim:

@@ -106,6 +106,16 @@ METRICS = (
         )
         for kind in _REQUESTS
     ),
+    Metric("cluster_nodes", "cluster_nodes", "gauge", "Nodes known, this one among them."),
+    Metric(
+        "cluster_connected", "cluster_connected", "gauge", "1: etcd answers (a list always does)."
+    ),
+    Metric(
+        "cluster_background_bytes_total",
+        "cluster_background_bytes_total",
+        "counter",
+        "Bytes of copies and moves sent to other nodes.",
+    ),
     *_latency("put_us", "put_seconds", "From a put's arrival to its result."),
     *_latency("get_us", "get_seconds", "From a get's arrival to its last byte."),
 )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from infinistore.cluster.plan import ClusterPlan, plan_cluster
 from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_token
 from infinistore.errors import ConfigError, SetupError
 from infinistore.server.machine import Limits, Memory, read_limits, read_memory
@@ -41,6 +42,7 @@ class Plan:
     workers: int
     token: str = field(repr=False)
     without_fencing: bool = False
+    cluster: ClusterPlan | None = None
 
 
 def plan(config: ServerConfig) -> Plan:
@@ -58,6 +60,7 @@ def plan(config: ServerConfig) -> Plan:
         workers=config.workers or choose_workers(len(os.sched_getaffinity(0))),
         token=token,
         without_fencing=fencing_is_off(os.environ),
+        cluster=plan_cluster(config, host),
     )
 
 

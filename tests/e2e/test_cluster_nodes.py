@@ -1,0 +1,92 @@
+"""Nodes of a cluster as processes: a real etcd, killed and started again, and a static list."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from etcd_process import EtcdProcess, free_port
+from server_process import ServerProcess
+from waiting import until
+
+TTL_S = 2
+StartNode = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def etcd() -> Iterator[EtcdProcess]:
+    with contextlib.closing(EtcdProcess()) as process:
+        yield process
+
+
+@pytest.fixture
+def node(etcd: EtcdProcess) -> Iterator[StartNode]:
+    """Starts nodes of one cluster by their names."""
+    with contextlib.ExitStack() as cleanup:
+
+        def start(name: str, *flags: str) -> ServerProcess:
+            server = ServerProcess(
+                f"--cluster={etcd.url()}", f"--node-name={name}", f"--node-ttl={TTL_S}", *flags
+            )
+            cleanup.callback(server.kill)
+            return server
+
+        yield start
+
+
+def names(server: ServerProcess) -> list[str]:
+    return [node["name"] for node in server.admin("/cluster")["nodes"]]
+
+
+def test_nodes_come_and_go_in_etcd(node: StartNode) -> None:
+    first, second = node("a"), node("b")
+    until(lambda: names(first) == names(second) == ["a", "b"])
+    until(lambda: all(row["answers"] for row in first.admin("/cluster")["nodes"]))
+    assert "infinistore_cluster_nodes 2" in first.admin("/metrics")
+    second.kill()
+    until(lambda: names(first) == ["a"], timeout_s=5 * TTL_S)
+    third = node("b")
+    until(lambda: names(first) == ["a", "b"])
+    assert third.stop() == 0
+    until(lambda: names(first) == ["a"], timeout_s=TTL_S)  # it left: nothing had to expire
+
+
+def test_what_is_known_works_on_while_etcd_is_away(etcd: EtcdProcess, node: StartNode) -> None:
+    first, second = node("a"), node("b")
+    until(lambda: names(first) == names(second) == ["a", "b"])
+    etcd.kill()
+    until(lambda: not first.admin("/health")["cluster"]["connected"])
+    assert "infinistore_cluster_connected 0" in first.admin("/metrics")
+    late = node("c")  # serves, but nobody knows
+    until(lambda: late.admin("/health")["cluster"]["problem"])
+    until(lambda: first.admin("/health")["cluster"]["problem"])
+    assert names(first) == names(second) == ["a", "b"]
+    etcd.start()
+    for server in (first, second, late):
+        until(lambda server=server: names(server) == ["a", "b", "c"], timeout_s=5 * TTL_S)
+        until(lambda server=server: server.admin("/health")["cluster"]["problem"] == "")
+
+
+def test_a_static_list_needs_no_etcd() -> None:
+    ports = [free_port(), free_port()]
+    listed = "infinistore://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    with contextlib.ExitStack() as cleanup:
+        servers = []
+        for port in ports:
+            servers.append(ServerProcess(f"--cluster={listed}", f"--port={port}"))
+            cleanup.callback(servers[-1].kill)
+        until(lambda: all(row["answers"] for row in servers[0].admin("/cluster")["nodes"]))
+        assert servers[1].admin("/health")["cluster"]["connected"]
+        with pytest.raises(AssertionError, match="not in the list"):
+            ServerProcess(f"--cluster={listed}", "--port=0")
+
+
+def test_a_server_alone_has_no_cluster() -> None:
+    server = ServerProcess()
+    try:
+        assert server.admin("/cluster") == {"node": None, "nodes": []}
+        assert "cluster" not in server.admin("/health")
+    finally:
+        server.kill()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from etcd_process import EtcdProcess, free_port
+from infinistore.cluster.etcd_source import EtcdSource
+from infinistore.errors import ConnectError
 from server_process import ServerProcess
 from waiting import until
 
@@ -67,6 +70,24 @@ def test_what_is_known_works_on_while_etcd_is_away(etcd: EtcdProcess, node: Star
     for server in (first, second, late):
         until(lambda server=server: names(server) == ["a", "b", "c"], timeout_s=5 * TTL_S)
         until(lambda server=server: server.admin("/health")["cluster"]["problem"] == "")
+
+
+def test_a_client_knows_the_nodes_from_etcd(etcd: EtcdProcess, node: StartNode) -> None:
+    with pytest.raises(ConnectError, match="no nodes"):
+        EtcdSource(etcd.url())
+    first = node("a")
+    with contextlib.closing(EtcdSource(etcd.url())) as source:
+        (known,) = source.current().nodes
+        assert (known.name, known.address) == ("a", first.address)
+        second = node("b")
+        until(lambda: len(source.current().nodes) == 2)
+        etcd.kill()
+        until(lambda: not source.is_connected)
+        assert len(source.current().nodes) == 2
+        etcd.start()
+        second.stop()
+        until(lambda: len(source.current().nodes) == 1, timeout_s=5 * TTL_S)
+    assert not [t for t in threading.enumerate() if t.name == "infinistore-etcd"]
 
 
 def test_a_static_list_needs_no_etcd() -> None:

@@ -65,8 +65,17 @@ class StaticSource:
             raise UsageError(f"{url!r}: {error}") from None
 
 
+def _etcd_source(url: str) -> ViewSource:
+    from infinistore.cluster.etcd_source import EtcdSource  # with the extra, if at all
+
+    return EtcdSource(url)
+
+
 # From a URL's scheme to what finds the nodes. A maker checks its URL, and waits for a first view.
-SOURCES: dict[str, Callable[[str], ViewSource]] = {SCHEME: StaticSource.of_url}
+SOURCES: dict[str, Callable[[str], ViewSource]] = {
+    SCHEME: StaticSource.of_url,
+    "infinistore+etcd": _etcd_source,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ async def verify(admin: Admin, request: web.Request) -> web.StreamResponse:
 
 
 async def cluster(admin: Admin, request: web.Request) -> web.StreamResponse:
-    alone = {"node": None, "nodes": []}
+    alone: dict[str, Any] = {"node": None, "nodes": []}
     return web.json_response(alone if admin.agent is None else admin.agent.status())
 
 

@@ -36,9 +36,10 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a push did. `there`: keys that the other has now; `sent_bytes`: those sent for it."""
+    """What a push did."""
 
-    there: tuple[bytes, ...] = ()
+    there: tuple[bytes, ...] = ()  # keys that the other had already
+    sent: tuple[bytes, ...] = ()  # and those that it has by this push
     sent_bytes: int = 0
     absent: int = 0  # evicted or erased here meanwhile
     refused: int = 0  # by the other: full, or busy
@@ -62,6 +63,7 @@ async def push(
     """Copies values. Raises `InfiniStoreError` if a node cannot be reached."""
     buffer = np.empty(BUFFER_BYTES, dtype=np.uint8)
     there: list[bytes] = []
+    sent: list[bytes] = []
     sent_bytes = absent = refused = 0
     for batch in batches(values):
         size = batch[0].size
@@ -72,12 +74,13 @@ async def push(
             continue
         await rate.spend(size * len(keys))
         codes = await _copy(source, target, keys, size, buffer)
-        copied = [key for key, code in zip(keys, codes, strict=True) if code in _GOOD]
-        there += copied
+        there += [key for key, code in zip(keys, codes, strict=True) if code is Code.EXISTS]
+        copied = [key for key, code in zip(keys, codes, strict=True) if code is Code.OK]
+        sent += copied
         sent_bytes += size * len(copied)
         absent += sum(code in _ABSENT for code in codes)
         refused += sum(code not in _GOOD and code not in _ABSENT for code in codes)
-    return Moved(tuple(there), sent_bytes, absent, refused)
+    return Moved(tuple(there), tuple(sent), sent_bytes, absent, refused)
 
 
 async def _copy(

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/client/keys.h"
+#include "core/store/heat/heat.h"
 #include "core/store/store_testing.h"
 
 namespace infinistore {
@@ -119,6 +120,17 @@ int run(std::size_t key_count, unsigned threads, std::string_view policy) {
   each("find and drop", 1, [&](std::size_t i) { wrong += store.find(0, keys[i]) ? 0 : 1; });
   each("find and drop, all threads", threads,
        [&](std::size_t i) { wrong += store.find(0, keys[i]) ? 0 : 1; });
+
+  // What a read adds for its heat: few bytes are sampled, many are all counted.
+  Heat heat(store, clock, 2 * kSecond);
+  for (const std::uint64_t bytes : {4096, 65'536}) {
+    each(bytes == 4096 ? "find, heat of 4 KiB and drop" : "find, heat of 64 KiB and drop", 1,
+         [&](std::size_t i) {
+           const auto lease = store.find(0, keys[i]);
+           if (lease) heat.served(*lease, bytes, clock.now());
+           wrong += lease ? 0 : 1;
+         });
+  }
 
   // As requests of many keys are served.
   constexpr std::size_t kPrefix = 1024;

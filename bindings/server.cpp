@@ -45,6 +45,7 @@ ServerOptions convert(nb::handle options) {
           .stage_share = option<double>(options, "stage_share"),
           .lease_max_s = option<double>(options, "lease_max_s"),
           .sessions_max = option<std::uint32_t>(options, "sessions_max"),
+          .heat_half_life_s = option<double>(options, "heat_half_life_s"),
           .version = option<std::string>(options, "version"),
           .without_fencing = option<bool>(options, "without_fencing")};
 }
@@ -101,6 +102,30 @@ nb::list staged(const Server& server, std::size_t count_max) {
   return values;
 }
 
+nb::tuple shown(const Heat::Key& key) {
+  return nb::make_tuple(as_bytes(key.space), as_bytes(key.key), key.value_bytes, key.bytes_per_s);
+}
+
+nb::list hottest(const Server& server, std::size_t count_max) {
+  const auto keys = [&] {
+    const Unlocked release;
+    return server.hottest(count_max);
+  }();
+  nb::list rows;
+  for (const auto& key : keys) rows.append(shown(key));
+  return rows;
+}
+
+nb::tuple list_keys(const Server& server, std::uint64_t cursor, std::size_t count_max) {
+  const auto page = [&] {
+    const Unlocked release;
+    return server.list_keys(cursor, count_max);
+  }();
+  nb::list rows;
+  for (const auto& key : page.keys) rows.append(shown(key));
+  return nb::make_tuple(page.next, rows);
+}
+
 // Steps of a scrub: one thread at a time, which is Python's to see to.
 nb::dict found(const Scrub& scrub) {
   const auto counts = scrub.found();
@@ -149,6 +174,10 @@ void init_server(nb::module_& module) {
       .def("check_integrity", &Server::check_integrity, nb::call_guard<Unlocked>(),
            "What is wrong with the books, empty if nothing; everybody waits meanwhile.")
       .def("scrub", &Server::make_scrub, nb::keep_alive<0, 1>(), "A new walk over all values.")
+      .def("hottest", &hottest, nb::arg("count_max"),
+           "(namespace, key, value_bytes, bytes_per_s) of what it serves most, the hottest first.")
+      .def("list_keys", &list_keys, nb::arg("cursor"), nb::arg("count_max"),
+           "The next cursor (0: the end; begin at 0) and rows as of hottest(), some of all keys'.")
       .def("staged", &staged, nb::arg("count_max") = 1000,
            "Values being written, at most so many.");
 }

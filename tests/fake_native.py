@@ -57,6 +57,14 @@ class FakeNative:
     def check_integrity(self) -> str:
         return self.wrong
 
+    def hottest(self, count_max: int) -> list[tuple[bytes, bytes, int, float]]:
+        return [(b"a", b"k\xff", 8, 2.5)][:count_max]
+
+    def list_keys(
+        self, cursor: int, count_max: int
+    ) -> tuple[int, list[tuple[bytes, bytes, int, float]]]:
+        return 0, [(b"a", b"k\xff", 8, 2.5)]
+
     def scrub(self) -> FakeScrub:
         return FakeScrub(self)
 

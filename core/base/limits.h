@@ -54,4 +54,8 @@ inline constexpr std::size_t kRangesPerValueMax = 4096;
 // Of the pool, unsealed at most (product: beyond it kOverloaded).
 inline constexpr std::uint64_t kStagedPercentMax = 25;
 
+// Keys whose heat a server knows, 48 bytes each: what is hotter than an 8,192th of all that it
+// serves is among them, whatever else is read.
+inline constexpr std::size_t kHeatKeysMax = 8192;
+
 }  // namespace infinistore

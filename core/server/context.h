@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/server/options.h"
 #include "core/server/wait_table.h"
+#include "core/store/heat/heat.h"
 #include "core/store/lease_table.h"
 #include "core/store/store.h"
 #include "core/wire/message.h"
@@ -32,6 +33,7 @@ struct ServerContext {
   const Clock& clock;
   Log& log;
   Store& store;
+  Heat& heat;
   LeaseTable& leases;
   WaitTable& waits;
   std::function<std::vector<Counter>()> counters;  // what STATS answers

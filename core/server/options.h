@@ -20,6 +20,7 @@ struct ServerOptions {
   double stage_share;  // of the pool, that unsealed values may take
   double lease_max_s;
   std::uint32_t sessions_max;
+  double heat_half_life_s;
   std::string version;  // told to clients
   // For tests that must see its harm: what a vanished writer may still touch is reused at once.
   bool without_fencing;

@@ -39,6 +39,8 @@ Result<PoolOptions> pool_options(const ServerOptions& options) {
   return pool;
 }
 
+Nanos seconds(double count) { return static_cast<Nanos>(count * static_cast<double>(kSecond)); }
+
 Error check(const ServerOptions& options) {
   const auto policies = eviction_policy_names();
   if (std::find(policies.begin(), policies.end(), options.eviction) == policies.end()) {
@@ -74,6 +76,7 @@ class Server::Running {
 
   std::vector<Counter> snapshot() const;
   Store& store() noexcept { return store_; }
+  const Heat& heat() const noexcept { return heat_; }
   std::vector<NamespaceId> spaces(std::optional<std::string_view> name) const;
 
  private:
@@ -88,6 +91,7 @@ class Server::Running {
   Log log_{LogLevel::kInfo};
   WaitTable waits_;
   Store store_;
+  Heat heat_;
   LeaseTable leases_;
   ServerContext context_;
   Background background_;
@@ -104,12 +108,14 @@ Server::Running::Running(const ServerOptions& options, Pool pool)
     : options_(options),
       store_(std::move(pool), store_options(options, identity_.incarnation ^ ~std::uint64_t{0}),
              clock_, [this](NamespaceId space, std::string_view key) { tell_waiters(space, key); }),
+      heat_(store_, clock_, seconds(options.heat_half_life_s)),
       leases_(identity_.incarnation),
       context_{.options = options,
                .identity = identity_,
                .clock = clock_,
                .log = log_,
                .store = store_,
+               .heat = heat_,
                .leases = leases_,
                .waits = waits_,
                .counters = [this] { return snapshot(); },
@@ -202,7 +208,9 @@ void Server::Running::stop(Nanos drain) {
 }
 
 std::vector<Counter> Server::Running::snapshot() const {
-  return make_snapshot(store_.counters(), leases_, waits_.count(), metrics_);
+  auto all = make_snapshot(store_.counters(), leases_, waits_.count(), metrics_);
+  all.push_back({"served_bytes_per_s", static_cast<std::uint64_t>(heat_.total_rate())});
+  return all;
 }
 
 // The numbers of a namespace that there is, or of all.
@@ -283,6 +291,16 @@ std::string Server::check_integrity() const {
 std::unique_ptr<Scrub> Server::make_scrub() {
   auto* it = running();
   return it ? std::make_unique<Scrub>(it->store()) : nullptr;
+}
+
+std::vector<Heat::Key> Server::hottest(std::size_t count_max) const {
+  const auto* it = running();
+  return it ? it->heat().hottest(count_max) : std::vector<Heat::Key>{};
+}
+
+Heat::Page Server::list_keys(std::uint64_t cursor, std::size_t count_max) const {
+  const auto* it = running();
+  return it ? it->heat().list_keys(cursor, count_max) : Heat::Page{};
 }
 
 std::vector<StagedView> Server::staged(std::size_t count_max) const {

@@ -17,6 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/server/options.h"
+#include "core/store/heat/heat.h"
 #include "core/store/scrub/scrub.h"
 #include "core/store/store.h"
 #include "core/wire/message.h"
@@ -45,6 +46,9 @@ class Server {
   std::size_t purge(std::optional<std::string_view> space);  // nullopt: all namespaces
   std::size_t key_count(std::optional<std::string_view> space) const;
   std::vector<StagedView> staged(std::size_t count_max) const;
+  // What it serves most, and a walk over all keys: see Heat.
+  std::vector<Heat::Key> hottest(std::size_t count_max) const;
+  Heat::Page list_keys(std::uint64_t cursor, std::size_t count_max) const;
   // What is wrong with the books, empty if nothing; everybody waits meanwhile.
   std::string check_integrity() const;
   // A new walk over all values, in steps of the caller's; null before start().  It must end before

@@ -24,6 +24,7 @@ ServerOptions some_options() {
           .stage_share = 0.25,
           .lease_max_s = 300,
           .sessions_max = 10,
+          .heat_half_life_s = 2,
           .version = "test",
           .without_fencing = false};
 }

@@ -50,7 +50,8 @@ struct Entry {
   std::uint64_t used_at = 0;  // when it became evictable, in uses of the whole store
   std::uint32_t depth = 0;    // in its chain
   NamespaceId space = 0;
-  std::uint32_t pins = 0;
+  std::uint32_t pins : 31 = 0;
+  bool is_replaced : 1 = false;     // was put with OnExists::kReplace; immutable as the rest
   std::uint16_t eviction_mark = 0;  // its policy's own
   std::uint8_t key_bytes = 0;
   std::uint8_t holds : 7 = 0;    // by who looks without using it: still in its policy

@@ -30,19 +30,28 @@ unsigned first_slot(std::uint64_t slots) noexcept {
 
 }  // namespace
 
-Entry* Index::find(const KeyRef& ref) const noexcept {
+template <class IsIt>
+Entry* Index::find_if(std::uint64_t hash, IsIt is_it) const noexcept {
   if (groups_.empty()) return nullptr;
-  Probe probe = probe_of(ref.hash);
+  Probe probe = probe_of(hash);
   // A saturated group never says stop, so the walk has its own end.
   for (std::size_t seen = 0; seen < groups_.size(); ++seen, next(probe)) {
     const Group& group = groups_[probe.group];
-    for (auto slots = slots_with(group.tags, tag_of(ref.hash)); slots != 0; slots &= slots - 1) {
+    for (auto slots = slots_with(group.tags, tag_of(hash)); slots != 0; slots &= slots - 1) {
       Entry* entry = group.entries[first_slot(slots)];
-      if (entry != nullptr && entry->has(ref)) return entry;
+      if (entry != nullptr && is_it(*entry)) return entry;
     }
     if (overflow_of(group) == 0) return nullptr;
   }
   return nullptr;
+}
+
+Entry* Index::find(const KeyRef& ref) const noexcept {
+  return find_if(ref.hash, [&ref](const Entry& entry) { return entry.has(ref); });
+}
+
+Entry* Index::find(std::uint64_t hash) const noexcept {
+  return find_if(hash, [hash](const Entry& entry) { return entry.hash == hash; });
 }
 
 const Entry* Index::candidate(std::uint64_t hash) const noexcept {

@@ -6,6 +6,7 @@
 // passed the group because it was full: a lookup stops where it is 0, and erasing leaves no
 // tombstones.  Method: F14 (Bronson and Shi, Facebook, 2019).  10.7 to 21 bytes an entry.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -22,6 +23,7 @@ class Index {
   void insert(Entry& entry);
   void erase(const Entry& entry) noexcept;  // by identity; it must be in
   Entry* find(const KeyRef& ref) const noexcept;
+  Entry* find(std::uint64_t hash) const noexcept;  // whichever has it
 
   // Asks the memory for the group where a key of this hash would stand, and, that being here, names
   // the entry that it is likely to find; nullptr: none.
@@ -38,8 +40,17 @@ class Index {
   // Looks at `groups_max` groups at most for the next entry; nullptr: none there.  Entries that are
   // inserted meanwhile may be passed over.
   Entry* walk(Place& at, std::size_t groups_max) const noexcept;
+  // body(entry) for all entries of the next groups of a walk.
+  template <class Body>
+  void walk_groups(Place& at, std::size_t groups_max, Body body) const {
+    if (at.table != groups_.size()) at = {.table = groups_.size(), .slot = 0};
+    std::size_t group = at.slot / kSlots;
+    const std::size_t end = std::min(groups_.size(), group + groups_max);
+    for (; group < end; ++group) for_each_in(groups_[group], body);
+    at.slot = group * kSlots;
+  }
   bool is_end(const Place& at) const noexcept {
-    return at.table == groups_.size() && at.slot == groups_.size() * kSlots;
+    return at.table == groups_.size() && at.slot >= groups_.size() * kSlots;
   }
 
   std::size_t size() const noexcept { return size_; }
@@ -47,11 +58,7 @@ class Index {
 
   template <class Body>
   void for_each(Body body) const {
-    for (const Group& group : groups_) {
-      for (unsigned slot = 0; slot < kSlots; ++slot) {
-        if (tag_of(group, slot) != 0) body(*group.entries[slot]);
-      }
-    }
+    for (const Group& group : groups_) for_each_in(group, body);
   }
 
  private:
@@ -70,6 +77,12 @@ class Index {
     std::size_t step;  // odd, so that every group of a power of two is reached
   };
 
+  template <class Body>
+  static void for_each_in(const Group& group, Body& body) {
+    for (unsigned slot = 0; slot < kSlots; ++slot) {
+      if (tag_of(group, slot) != 0) body(*group.entries[slot]);
+    }
+  }
   static std::uint64_t tag_of(std::uint64_t hash) noexcept { return 0x80 | (hash >> 25 & 0x7F); }
   static std::uint64_t tag_of(const Group& group, std::size_t slot) noexcept {
     return group.tags >> (8 * slot) & 0xFF;
@@ -81,6 +94,8 @@ class Index {
   void next(Probe& probe) const noexcept {
     probe.group = (probe.group + probe.step) & (groups_.size() - 1);
   }
+  template <class IsIt>
+  Entry* find_if(std::uint64_t hash, IsIt is_it) const noexcept;
   void place(Entry& entry) noexcept;
   void grow();
 

@@ -132,6 +132,7 @@ Code Shard::seal(ReservationState& state, std::optional<std::uint64_t> whole_che
     return outcome;
   }
   if (present != nullptr) replaced = detach_locked(*present);
+  state.entry->is_replaced = state.on_exists == OnExists::kReplace;
   publish_locked(std::move(state.entry));
   return outcome;
 }
@@ -223,6 +224,17 @@ void Shard::unhold(Entry& entry) noexcept {
   KV_CHECK(entry.holds > 0);
   --entry.holds;
   if (entry.is_detached) ended = end_detached_locked(entry);
+}
+
+void Shard::look_at(std::uint64_t hash, const Look& look) const {
+  const MutexLock lock(mutex_);
+  if (const Entry* entry = sealed_.find(hash)) look(*entry);
+}
+
+bool Shard::look_on(Index::Place& at, std::size_t groups_max, const Look& look) const {
+  const MutexLock lock(mutex_);
+  sealed_.walk_groups(at, groups_max, look);
+  return !sealed_.is_end(at);
 }
 
 bool Shard::is_detached(const Entry& entry) const noexcept {

@@ -75,6 +75,11 @@ class alignas(64) Shard {
   // Holds what Index::walk() finds next; `is_end`: nothing is left.
   Entry* hold_next(Index::Place& at, std::size_t groups_max, bool& is_end) noexcept;
   void unhold(Entry& entry) noexcept;
+  // Under the lock: at the sealed entry with that hash, if any; at all in the next groups of a
+  // walk, until it returns false.
+  using Look = std::function<void(const Entry&)>;
+  void look_at(std::uint64_t hash, const Look& look) const;
+  bool look_on(Index::Place& at, std::size_t groups_max, const Look& look) const;
   bool is_detached(const Entry& entry) const noexcept;
   void count_lookup(bool is_hit) noexcept;
   bool contains(const KeyRef& ref) const noexcept;

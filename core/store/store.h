@@ -28,6 +28,7 @@
 
 namespace infinistore {
 
+class Heat;
 class Scrub;
 class Shard;
 class Store;
@@ -132,6 +133,7 @@ class Lease {
   Result<std::uint64_t> range_checksum(Range range) const;
 
  private:
+  friend class Heat;
   friend class Scrub;
   friend class Store;
   friend class ValueCheck;
@@ -252,6 +254,7 @@ class Store {
  private:
   friend class Reservation;
   friend class Quarantine;
+  friend class Heat;
   friend class Lease;
   friend class Scrub;
   struct Impl;

@@ -204,6 +204,16 @@ class Server:
     def scrub(self) -> Scrub:
         """A new walk over all values."""
 
+    def hottest(self, count_max: int) -> list:
+        """
+        (namespace, key, value_bytes, bytes_per_s) of what it serves most, the hottest first.
+        """
+
+    def list_keys(self, cursor: int, count_max: int) -> tuple:
+        """
+        The next cursor (0: the end; begin at 0) and rows as of hottest(), some of all keys'.
+        """
+
     def staged(self, count_max: int = 1000) -> list:
         """Values being written, at most so many."""
 

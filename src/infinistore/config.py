@@ -224,6 +224,9 @@ class ServerConfig(_Config):
         300.0, "The longest lease a client gets.", unit="s", low=1, high=86400
     )
     sessions_max: int = _setting(1024, "Connections served at once.", low=1, high=16384)
+    heat_half_life_s: float = _setting(
+        2.0, "In so long a key's heat is halved.", unit="s", low=0.1, high=3600
+    )
     drain_timeout_s: float = _setting(
         1.0, "How long a stop waits for requests in flight.", unit="s", low=0, high=3600
     )

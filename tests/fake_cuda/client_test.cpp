@@ -40,6 +40,7 @@ struct TestServer {
                                                     .stage_share = 0.25,
                                                     .lease_max_s = 300,
                                                     .sessions_max = 64,
+                                                    .heat_half_life_s = 2,
                                                     .version = "test",
                                                     .without_fencing = false});
     const auto started = server->start();

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
                               .stage_share = 0.25,
                               .lease_max_s = 300,
                               .sessions_max = 1024,
+                              .heat_half_life_s = 2,
                               .version = "fuzz",
                               .without_fencing = false});
   const auto started = server.start();

@@ -127,6 +127,7 @@ void Gets::answer(Connection& connection, Open open) {
   ReplyLimits left = limits;
   std::size_t body_left = kBodyBytesMax - 4 - open.items.size();
   sending.begun_at = open.begun_at;
+  const Nanos now = context_.clock.now();
   sending.pins.reserve(open.items.size());
   reply.outcomes.reserve(open.items.size());
   reply.found.reserve(open.items.size());
@@ -139,6 +140,7 @@ void Gets::answer(Connection& connection, Open open) {
     reply.outcomes.push_back(item.outcome);
     if (item.outcome != Code::kOk) continue;
     sending.bytes += item.range.bytes;
+    context_.heat.served(*item.lease, item.range.bytes, now);
     sending.pins.push_back(std::move(*item.lease));
   }
   if (reply.found.empty()) {

@@ -285,6 +285,7 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
                .stage_share = 0.5,
                .lease_max_s = given_.lease_max_s,
                .sessions_max = 1000,
+               .heat_half_life_s = 2,
                .version = "test",
                .without_fencing = given_.without_fencing},
       store_(make_pool(given_.pool_bytes),
@@ -296,12 +297,14 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
              [this](NamespaceId space, std::string_view key) {
                for (const auto& waiter : waits_.take(space, key)) worker_->tell(waiter);
              }),
+      heat_(store_, clock_, 2 * kSecond),
       leases_(3),
       context_{.options = options_,
                .identity = identity_,
                .clock = clock_,
                .log = log_,
                .store = store_,
+               .heat = heat_,
                .leases = leases_,
                .waits = waits_,
                .counters = [] { return std::vector<Counter>{{"answer", 42}}; },

@@ -134,6 +134,7 @@ class Harness {
   Log log_{LogLevel::kError};
   WaitTable waits_;
   Store store_;
+  Heat heat_;
   LeaseTable leases_;
   ServerContext context_;
   Background background_;

@@ -10,6 +10,9 @@ from typing import Any, Protocol, cast
 from infinistore.errors import SetupError
 from infinistore.server.startup import Plan
 
+# Namespace, key, bytes of the value, bytes of it served a second lately.
+HeatRow = tuple[bytes, bytes, int, float]
+
 
 class NativeScrub(Protocol):
     """`_native.Scrub`: a walk over all values, in steps of the caller's."""
@@ -28,6 +31,8 @@ class NativeServer(Protocol):
     def purge(self, namespace: str | None, /) -> int: ...
     def key_count(self, namespace: str | None, /) -> int: ...
     def staged(self) -> list[dict[str, Any]]: ...
+    def hottest(self, count_max: int, /) -> list[HeatRow]: ...
+    def list_keys(self, cursor: int, count_max: int, /) -> tuple[int, list[HeatRow]]: ...
     def check_integrity(self) -> str: ...
     def scrub(self) -> NativeScrub: ...
 
@@ -48,6 +53,7 @@ class ServerOptions:
     stage_share: float
     lease_max_s: float
     sessions_max: int
+    heat_half_life_s: float
     version: str
     without_fencing: bool  # for tests only
 
@@ -71,6 +77,7 @@ def options_for(plan: Plan, version: str) -> ServerOptions:
         stage_share=config.stage_share,
         lease_max_s=config.lease_max_s,
         sessions_max=config.sessions_max,
+        heat_half_life_s=config.heat_half_life_s,
         version=version,
         without_fencing=plan.without_fencing,
     )

@@ -82,6 +82,12 @@ METRICS = (
     ),
     Metric("received_bytes", "received_bytes_total", "counter", "Bytes of values taken in."),
     Metric("sent_bytes", "sent_bytes_total", "counter", "Bytes of values given out."),
+    Metric(
+        "served_bytes_per_s",
+        "served_bytes_per_second",
+        "gauge",
+        "Bytes of values given out a second, by the half-life of heat.",
+    ),
     Metric("sessions_begun", "sessions_begun_total", "counter", "Connections accepted."),
     Metric("sessions_refused", "sessions_refused_total", "counter", "Connections turned away."),
     Metric(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import urllib.error
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
+import infinistore
 from etcd_process import EtcdProcess, free_port
+from infinistore.cluster import etcd_source
 from infinistore.cluster.etcd_source import EtcdSource
+from infinistore.cluster.nodes import Node
+from infinistore.cluster.placement import Placement
+from infinistore.cluster.settling import groups_of
 from infinistore.errors import ConnectError
 from server_process import ServerProcess
 from waiting import until
@@ -43,6 +50,10 @@ def names(server: ServerProcess) -> list[str]:
     return [node["name"] for node in server.admin("/cluster")["nodes"]]
 
 
+def states(server: ServerProcess) -> dict[str, str]:
+    return {node["name"]: node["state"] for node in server.admin("/cluster")["nodes"]}
+
+
 def test_nodes_come_and_go_in_etcd(node: StartNode) -> None:
     first, second = node("a"), node("b")
     until(lambda: names(first) == names(second) == ["a", "b"])
@@ -72,9 +83,56 @@ def test_what_is_known_works_on_while_etcd_is_away(etcd: EtcdProcess, node: Star
         until(lambda server=server: server.admin("/health")["cluster"]["problem"] == "")
 
 
-def test_a_client_knows_the_nodes_from_etcd(etcd: EtcdProcess, node: StartNode) -> None:
+def values_at(server: ServerProcess, keys: list[str]) -> set[str]:
+    with infinistore.connect(server.url, "kv") as client:
+        return {key for key, is_there in zip(keys, client.exists(keys), strict=True) if is_there}
+
+
+def test_a_join_takes_its_share_and_a_drain_leaves_it_to_the_others(node: StartNode) -> None:
+    servers = {name: node(name) for name in ("a", "b")}
+    until(lambda: states(servers["a"]) == {"a": "up", "b": "up"})
+    keys = [f"{{chain-{i}}}block" for i in range(300)]
+    page = np.arange(4096, dtype=np.uint8)
+    placement = Placement([Node(name, name, server.pool_bytes) for name, server in servers.items()])
+    owners = placement.first(groups_of([key.encode() for key in keys]))[:, 0]
+    for index, server in enumerate(servers.values()):
+        own = [(key, 0) for key, owner in zip(keys, owners, strict=True) if owner == index]
+        with infinistore.connect(server.url, "kv") as client:
+            client.write_cache(page, own, len(page))
+
+    servers["c"] = node("c")
+    until(lambda: states(servers["a"]) == {"a": "up", "b": "up", "c": "up"}, timeout_s=20)
+    three = Placement([Node(name, name, s.pool_bytes) for name, s in servers.items()])
+    after = three.first(groups_of([key.encode() for key in keys]))[:, 0]
+    share = {key for key, owner in zip(keys, after, strict=True) if owner == 2}
+    assert 60 < len(share) < 140
+    assert values_at(servers["c"], keys) == share
+
+    answer = servers["a"].admin("/drain?node=b", method="POST")
+    assert answer == {"status": "leaving", "node": "b"}
+    assert servers["b"].process.wait(20) == 0
+    left = values_at(servers["a"], keys) | values_at(servers["c"], keys)
+    assert left == set(keys)
+    until(lambda: states(servers["a"]) == {"a": "up", "c": "up"})
+    until(lambda: servers["a"].admin("/cluster")["last_walk"]["failures"] == [])
+
+
+def test_a_drain_needs_somewhere_to_go(node: StartNode) -> None:
+    alone = node("a")
+    until(lambda: states(alone) == {"a": "up"})
+    for query, says in (("", "no other node"), ("?node=x", "no node is named")):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            alone.admin(f"/drain{query}", method="POST")
+        assert says in refused.value.read().decode()
+
+
+def test_a_client_knows_the_nodes_from_etcd(
+    etcd: EtcdProcess, node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_source, "FIRST_VIEW_S", 0.5)
     with pytest.raises(ConnectError, match="no nodes"):
         EtcdSource(etcd.url())
+    monkeypatch.undo()
     first = node("a")
     with contextlib.closing(EtcdSource(etcd.url())) as source:
         (known,) = source.current().nodes

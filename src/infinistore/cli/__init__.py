@@ -31,12 +31,14 @@ COMMANDS = (
     Entry("keys", "infinistore.cli.keys", "Questions about keys."),
     Entry("purge", "infinistore.cli.purge", "Erase every key of a namespace."),
     Entry("verify", "infinistore.cli.verify", "Compare every value with its checksum."),
+    Entry("cluster", "infinistore.cli.cluster", "The nodes of a cluster, their load and copies."),
+    Entry("drain", "infinistore.cli.drain", "Move a node's values to the others and stop it."),
     Entry("doctor", "infinistore.cli.doctor", "Check this machine and say how to mend it."),
     Entry("bench", "infinistore.cli.bench", "Measure throughput beside this machine's limits."),
     Entry("router", "infinistore.cli.router", "Front for prefill and decode vLLM instances."),
 )
 # Modules that an extra brings; anything else that is missing is named as such.
-EXTRAS = {"torch": "torch", "vllm": "vllm", "zmq": "vllm"}
+EXTRAS = {"torch": "torch", "vllm": "vllm", "zmq": "vllm", "aetcd": "etcd"}
 
 
 class Commands(click.Group):

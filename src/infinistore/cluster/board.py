@@ -1,4 +1,4 @@
-"""Where nodes keep their notes: each writes its own on its own server, and reads the others'."""
+"""What nodes tell each other, as values on their servers: their notes, and orders to leave."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from infinistore.cluster.view import (
 )
 from infinistore.errors import KeyNotFound, SizeMismatchError
 
+DRAIN_KEY = b"drain"
 _TRIES = 3  # a note may be replaced between the two reads of a long one
 
 
@@ -40,3 +41,12 @@ async def read_note(client: AsyncClient) -> Note | None:
         except KeyNotFound:
             break
     return None
+
+
+async def order_drain(client: AsyncClient) -> None:
+    """Has the node of that server move everything to the others, and stop."""
+    await client.write_cache(np.ones(1, dtype=np.uint8), [(DRAIN_KEY, 0)], 1, unit="bytes")
+
+
+async def is_told_to_drain(own: AsyncClient) -> bool:
+    return (await own.exists([DRAIN_KEY]))[0]

@@ -17,6 +17,14 @@ SCHEME = "infinistore+etcd://"
 PORT = 2379
 ENDPOINTS_MAX = 16
 CLUSTER_BYTES_MAX = 128
+# When to connect again is ours to say: gRPC's own waits grow to two minutes, and connections of
+# one address share them.
+_CHANNEL = {
+    "grpc.use_local_subchannel_pool": 1,
+    "grpc.min_reconnect_backoff_ms": 500,
+    "grpc.initial_reconnect_backoff_ms": 100,
+    "grpc.max_reconnect_backoff_ms": 500,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,8 @@ def etcd_registry(address: EtcdAddress, timeout_s: float) -> OpenRegistry:
 
     def open_registry(attempt: int) -> Registry:
         host, port = address.endpoints[attempt % len(address.endpoints)]
-        return EtcdRegistry(aetcd.Client(host, port, timeout=timeout_s), address.prefix)
+        client = aetcd.Client(host, port, timeout=timeout_s, options=dict(_CHANNEL))
+        return EtcdRegistry(client, address.prefix)
 
     return open_registry
 

@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from infinistore.cluster.agent import Agent
-from infinistore.errors import ConfigError, SetupError
+from infinistore.errors import ConfigError, InfiniStoreError, SetupError
 from infinistore.server.housekeeping import is_populating
 from infinistore.server.native import NativeServer
 from infinistore.server.prometheus import CONTENT_TYPE, exposition
@@ -149,6 +149,16 @@ async def cluster(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response(alone if admin.agent is None else admin.agent.status())
 
 
+async def drain(admin: Admin, request: web.Request) -> web.StreamResponse:
+    if admin.agent is None:
+        return _refusal(409, "this server is a node of no cluster; stop it instead")
+    try:
+        name = await asyncio.to_thread(admin.agent.drain, request.query.get("node"))
+    except InfiniStoreError as error:
+        return _refusal(409, str(error))
+    return web.json_response({"status": "leaving", "node": name})
+
+
 async def openapi(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response(openapi_document(admin.version))
 
@@ -165,6 +175,7 @@ class Route:
 
 _NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
 _RATE = (("rate", "Bytes a second at most, like 1GB/s. Progress comes as lines of JSON."),)
+_NODE = (("node", "A node's name; left out: this server's."),)
 ROUTES = (
     Route("GET", "/health", health, "State; 503 while draining.", is_open=True),
     Route("GET", "/stats", stats, "Every counter, as JSON."),
@@ -173,6 +184,7 @@ ROUTES = (
     Route("GET", "/staged", staged, "Values being written, with their filled ranges."),
     Route("GET", "/integrity", integrity, "Whether the books add up; everybody waits for it."),
     Route("GET", "/cluster", cluster, "The nodes of this server's cluster, their load and copies."),
+    Route("POST", "/drain", drain, "Moves a node's values to the others, then stops it.", _NODE),
     Route("POST", "/verify", verify, "Compares all values with their checksums.", _RATE),
     Route("POST", "/purge", purge, "Erases every key.", _NAMESPACE),
     Route("GET", "/kvmap_len", kvmap_len, "How many keys; the original's name for it."),

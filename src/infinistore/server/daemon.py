@@ -60,7 +60,7 @@ async def serve(
         started = await asyncio.to_thread(_start, server, plan)
         agent, drain_s = None, 0.0
         try:
-            agent = _join_cluster(plan, started, stop)
+            agent = _join_cluster(plan, started, server, stop)
             incarnation = int(started.get("incarnation", 0))
             admin = Admin(server, version, plan.token, incarnation, agent)
             runner, admin_port = await listen(admin, plan.admin_host, plan.config.admin_port)
@@ -77,7 +77,9 @@ async def serve(
     logger.info("stopped")
 
 
-def _join_cluster(plan: Plan, started: Mapping[str, Any], stop: asyncio.Event) -> Agent | None:
+def _join_cluster(
+    plan: Plan, started: Mapping[str, Any], server: NativeServer, stop: asyncio.Event
+) -> Agent | None:
     if plan.cluster is None:
         return None
     loop, port = asyncio.get_running_loop(), int(started["port"])
@@ -88,6 +90,7 @@ def _join_cluster(plan: Plan, started: Mapping[str, Any], stop: asyncio.Event) -
         plan.cluster.node(plan.host, port, plan.pool_bytes, int(started["incarnation"])),
         _address(own_host, port),
         plan.token,
+        server,
         on_drained=lambda: loop.call_soon_threadsafe(stop.set),
     )
     agent.start()

@@ -117,7 +117,7 @@ METRICS = (
         "cluster_connected", "cluster_connected", "gauge", "1: etcd answers (a list always does)."
     ),
     Metric(
-        "cluster_background_bytes_total",
+        "cluster_background_bytes",
         "cluster_background_bytes_total",
         "counter",
         "Bytes of copies and moves sent to other nodes.",

@@ -108,7 +108,8 @@ async def test_with_the_token_everything_answers(guarded: TestClient) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     for route in ROUTES:
         answer = await guarded.request(route.method, route.path, headers=headers)
-        assert answer.status == 200, route.path
+        # A server alone has nowhere to move to.
+        assert answer.status == (409 if route.path == "/drain" else 200), route.path
     assert "pool_bytes" in await (await guarded.get("/health", headers=headers)).json()
 
 

@@ -1,0 +1,241 @@
+"""What a node does in its cluster, as tasks of one event loop.
+
+It registers, hears of the others and tells of itself, pushes what others own, and makes copies of
+what is hot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from infinistore.cluster.board import is_told_to_drain, order_drain, publish, read_note
+from infinistore.cluster.etcd import etcd_registry
+from infinistore.cluster.membership import Membership, beat_s
+from infinistore.cluster.nodes import Node, State, View
+from infinistore.cluster.peers import Peers
+from infinistore.cluster.placement import group_id
+from infinistore.cluster.plan import ClusterPlan
+from infinistore.cluster.rate import Rate
+from infinistore.cluster.registry import OpenRegistry
+from infinistore.cluster.settling import Keys, Settler, Walk, owners
+from infinistore.cluster.view import NOTE_NAMESPACE, Note, merge
+from infinistore.config import ServerConfig
+from infinistore.errors import ConfigError, InfiniStoreError, UsageError
+
+logger = logging.getLogger(__name__)
+
+ROUND_S = 0.5
+# A view has to last so long before anything moves: a node that comes and goes costs nothing.
+SETTLE_S = 1.0
+JOIN_MAX_S = 600.0  # then a node is up, whoever has not pushed its share
+_RETRY_S = 3.0
+_UNTOLD_ROUNDS_MAX = 4
+_EMPTY_WALKS = 2  # of a drain: clients that knew of it late may have written behind the first
+
+
+def digest(view: View, notes: Mapping[str, Note]) -> int:
+    """Equal on two nodes if they see the same nodes, incarnations, and who is leaving."""
+    seen = []
+    for node in view.nodes:
+        note = notes.get(node.name)
+        incarnation = node.incarnation or (note.incarnation if note else 0)
+        is_leaving = "leaving" in (node.state, note.state if note else "")
+        seen.append((node.name, incarnation, is_leaving))
+    return group_id(repr(seen).encode()) >> 1
+
+
+def has_joined(own: str, at: int, notes: Mapping[str, Note]) -> bool:
+    """Whether all other nodes have pushed, for this view, what belongs elsewhere."""
+    return all(note.at_version == at for name, note in notes.items() if name != own)
+
+
+class Duties:
+    """Made in any thread, run in one loop. What is public may be read in any thread."""
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        config: ServerConfig,
+        node: Node,
+        own_address: str,
+        token: str,
+        server: Keys,
+        on_drained: Callable[[], object],
+    ) -> None:
+        self.node = node
+        self.view = View.of(Node(address, address) for address in plan.listed)
+        self.notes: dict[str, Note] = {}
+        self.rate = Rate(config.copy_rate_bytes)
+        self.walk = Walk()  # the last one
+        self._ttl_s = config.node_ttl_s
+        self._own_address = own_address
+        self._on_drained = on_drained
+        self._peers = Peers(token)
+        self._settler = Settler(server, self._peers, own_address, self.rate)
+        self._settled_at = 0
+        self._published: Note | None = None
+        self._rounds_untold = 0
+        self._failing: set[str] = set()
+        self._began_s = 0.0
+        # Raises here, not in the loop, if the package is missing.
+        self._open: OpenRegistry | None = (
+            None if plan.etcd is None else etcd_registry(plan.etcd, beat_s(self._ttl_s))
+        )
+        self.membership: Membership | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`; then it leaves the cluster."""
+        works: list[asyncio.Future[Any]]
+        works = [asyncio.ensure_future(self._rounds()), asyncio.ensure_future(self._settle())]
+        if self._open is not None:
+            self.membership = Membership(self._open, self._ttl_s, self._take_view, self.node)
+            works.append(asyncio.ensure_future(self.membership.run()))
+        works.append(asyncio.ensure_future(stop.wait()))
+        try:
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            for work in works:
+                if work.done():
+                    work.result()
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            if self.membership is not None:
+                await self.membership.leave()
+            await self._peers.close()
+
+    async def drain(self, name: str) -> None:
+        """Has a node move everything to the others and stop. Raises `InfiniStoreError`."""
+        node = self.view.find(name)
+        if node is None:
+            known = ", ".join(each.name for each in self.view.nodes)
+            raise UsageError(f"no node is named {name!r}; there are: {known}")
+        if len(owners(self.view.nodes)) < 2:
+            raise UsageError("there is no other node to move to; stop the server instead")
+        address = self._own_address if name == self.node.name else node.address
+        await order_drain(await self._peers.client(address, NOTE_NAMESPACE))
+
+    async def _obey(self) -> None:
+        own = await self._peers.client(self._own_address, NOTE_NAMESPACE)
+        if self.node.state != "leaving" and await is_told_to_drain(own):
+            self._become("leaving")
+
+    def _become(self, state: State) -> None:
+        logger.info("this node is %s", state)
+        self.node = replace(self.node, state=state)
+        if self.membership is not None:
+            self.membership.change(self.node)
+
+    def _take_view(self, view: View) -> None:
+        before, after = ({node.name for node in each.nodes} for each in (self.view, view))
+        for name in sorted(after - before):
+            logger.info("node %s is there", name)
+        for name in sorted(before - after):
+            logger.warning("node %s is gone", name)
+            self.notes.pop(name, None)
+        self.view = view
+
+    # ---- rounds: hear, decide, tell ----
+
+    async def _rounds(self) -> None:
+        self._began_s = time.monotonic()
+        while True:
+            with self._logged("a round"):
+                await self._round()
+            await asyncio.sleep(ROUND_S)
+
+    async def _round(self) -> None:
+        await self._hear()
+        await self._obey()
+        if self.node.state == "joining" and self._has_joined():
+            self._become("up")
+        await self._tell()
+
+    @contextlib.contextmanager
+    def _logged(self, what: str) -> Iterator[None]:
+        """A failure is logged, once in a row, and the next time may do: the node stays a node."""
+        try:
+            yield
+            self._failing.discard(what)
+        except Exception as error:
+            if what not in self._failing:
+                is_known = isinstance(error, InfiniStoreError)
+                logger.warning("%s of the cluster failed: %s", what, error, exc_info=not is_known)
+            self._failing.add(what)
+
+    def _has_joined(self) -> bool:
+        if time.monotonic() - self._began_s > JOIN_MAX_S:
+            return True
+        is_known = self.view.find(self.node.name) is not None
+        return is_known and has_joined(self.node.name, self._digest(), self.notes)
+
+    def _digest(self) -> int:
+        return digest(self.view, self.notes)
+
+    async def _hear(self) -> None:
+        """Reads the others' notes, all at once; of who does not answer nothing is known."""
+        others = [node for node in self.view.nodes if node.name != self.node.name]
+        heard = await asyncio.gather(*(self._note_of(node) for node in others))
+        for node, note in zip(others, heard, strict=True):
+            if note is None:
+                self.notes.pop(node.name, None)
+            else:
+                self.notes[node.name] = note
+
+    async def _note_of(self, node: Node) -> Note | None:
+        try:
+            return await read_note(await self._peers.client(node.address, NOTE_NAMESPACE))
+        except (InfiniStoreError, ConfigError) as error:
+            logger.debug("node %s does not answer: %s", node.name, error)
+            return None
+
+    async def _tell(self) -> None:
+        node = self.node
+        note = Note(node.name, node.incarnation, node.state, at_version=self._settled_at)
+        self.notes[node.name] = note
+        self._rounds_untold += 1
+        # At times anyway: it may have been evicted, or purged.
+        if note != self._published or self._rounds_untold >= _UNTOLD_ROUNDS_MAX:
+            own = await self._peers.client(self._own_address, NOTE_NAMESPACE)
+            await publish(own, note)
+            self._published, self._rounds_untold = note, 0
+
+    # ---- settling: what others own goes to them ----
+
+    async def _settle(self) -> None:
+        empty_walks = 0
+        while True:
+            at, is_leaving = self._digest(), self.node.state == "leaving"
+            is_known = self.view.find(self.node.name) is not None
+            if not is_known or (at == self._settled_at and not is_leaving):
+                await asyncio.sleep(ROUND_S)
+                continue
+            await asyncio.sleep(SETTLE_S)
+            if at != self._digest():
+                continue
+            with self._logged("a walk"):
+                walk = await self._walk()
+                if walk.is_whole:
+                    self._settled_at = at
+                    empty_walks = empty_walks + 1 if is_leaving and not walk.sent_keys else 0
+                else:
+                    await asyncio.sleep(_RETRY_S)
+            if empty_walks >= _EMPTY_WALKS:
+                logger.info("drained")
+                self._on_drained()
+                empty_walks = 0
+
+    async def _walk(self) -> Walk:
+        believed = merge(self.view, self.notes).view
+        self.walk = walk = await self._settler.walk(self.node.name, believed)
+        if walk.sent_keys:
+            logger.info("%d values moved to the nodes that own them", walk.sent_keys)
+        if not walk.is_whole:
+            logger.warning("not all values could be moved: %s", "; ".join(walk.failures))
+        return walk

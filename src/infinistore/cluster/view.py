@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from infinistore.client.address import parse_address
-from infinistore.cluster.nodes import NAME_BYTES_MAX, Node, State, View
+from infinistore.cluster.nodes import NAME_BYTES_MAX, NODES_MAX, Node, State, View
 from infinistore.errors import ConfigError, UsageError
 
 SCHEME = "infinistore"
@@ -25,7 +25,7 @@ NOTE_PAGE_BYTES = 4096
 NOTE_BYTES_MAX = 1 << 20
 _SIZE_DIGITS = 8
 _GROUP_DIGITS = 16
-COPIES_MAX = 16  # of one group
+COPIES_MAX = NODES_MAX - 1  # of one group
 
 
 class ViewSource(Protocol):
@@ -88,6 +88,9 @@ class Note:
     copies: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # group id -> nodes' names
     bytes_per_s: float = 0.0  # what it serves
     at_version: int = 0  # of the view that it acts on
+    # Of what it serves, groups that have copies: its own, and those that it holds a copy of.
+    served: Mapping[int, float] = field(default_factory=dict)  # group id -> bytes a second
+    room_bytes: int = 0  # for more copies
 
 
 def encode_note(note: Note) -> bytes:
@@ -100,6 +103,8 @@ def encode_note(note: Note) -> bytes:
             "copies": {f"{group:016x}": list(names) for group, names in note.copies.items()},
             "bytes_per_s": note.bytes_per_s,
             "at_version": note.at_version,
+            "served": {f"{group:016x}": round(rate) for group, rate in note.served.items()},
+            "room_bytes": note.room_bytes,
         },
         separators=(",", ":"),
     ).encode()
@@ -143,6 +148,8 @@ def decode_note(value: bytes) -> Note:
         _copies(document.get("copies", {})),
         float(_number(document, "bytes_per_s")),
         int(_number(document, "at_version")),
+        _served(document.get("served", {})),
+        int(_number(document, "room_bytes")),
     )
 
 
@@ -158,14 +165,24 @@ def _copies(document: object) -> dict[int, tuple[str, ...]]:
         raise ConfigError(f"a note's copies are {document!r:.80}; they are an object")
     copies: dict[int, tuple[str, ...]] = {}
     for group, names in document.items():
-        if len(group) != _GROUP_DIGITS or not set(group) <= set("0123456789abcdef"):
-            raise ConfigError(f"a note's group is {group!r:.80}; it is 16 hexadecimal digits")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ConfigError(f"a note's copies of {group} are {names!r:.80}; they are names")
         if any(len(name) > NAME_BYTES_MAX for name in names):
             raise ConfigError(f"a note's copies of {group} have names that are too long")
-        copies[int(group, 16)] = tuple(names[:COPIES_MAX])
+        copies[_group(group)] = tuple(names[:COPIES_MAX])
     return copies
+
+
+def _served(document: object) -> dict[int, float]:
+    if not isinstance(document, dict):
+        raise ConfigError(f"a note's served is {document!r:.80}; it is an object")
+    return {_group(group): float(_number(document, group)) for group in document}
+
+
+def _group(digits: str) -> int:
+    if len(digits) != _GROUP_DIGITS or not set(digits) <= set("0123456789abcdef"):
+        raise ConfigError(f"a note's group is {digits!r:.80}; it is 16 hexadecimal digits")
+    return int(digits, 16)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ NOTES = st.builds(
     st.dictionaries(GROUPS, NAMES, max_size=400),
     st.floats(0, 1e12),
     st.integers(0, 2**62),
+    st.dictionaries(GROUPS, st.integers(0, 10**12).map(float), max_size=100),
+    st.integers(0, 2**62),
 )
 
 

@@ -365,6 +365,9 @@ void init_client(nb::module_& module) {
         return nb::bytes(key.data(), key.size());
       },
       nb::arg("index"));
+  batch.def_prop_ro(
+      "value_bytes", [](PyBatch& self) { return self->value_bytes; },
+      "After a get with set_up_to(): how long each value that was found is.");
   nb::class_<PyCall> call(module, "Call", "A small request in flight.");
   define_handle(call);
   call.def_prop_ro("blocks", [](PyCall& self) { return self->blocks; })

@@ -175,6 +175,7 @@ Pack Pack::part(nb::object indexes) const {
   auto& spec = part.spec_;
   spec.segments_per_key = spec_.segments_per_key;
   spec.segment_bytes = spec_.segment_bytes;
+  spec.is_up_to = spec_.is_up_to;
   spec.keys.reserve(chosen.size());
   spec.addresses.reserve(chosen.size() * per_key);
   for (const auto index : chosen) {
@@ -191,6 +192,13 @@ Pack Pack::part(nb::object indexes) const {
 std::string_view Pack::key(std::size_t index) const {
   if (index >= size()) throw nb::index_error();
   return spec_.keys[index];
+}
+
+void Pack::set_up_to() {
+  if (spec_.segments_per_key != 1) {
+    refuse("a value of unknown size needs one segment; give addresses of shape (n,)");
+  }
+  spec_.is_up_to = true;
 }
 
 void init_pack(nb::module_& module) {
@@ -216,7 +224,8 @@ void init_pack(nb::module_& module) {
             return nb::bytes(key.data(), key.size());
           },
           nb::arg("index"))
-      .def_prop_ro("range_bytes", &Pack::range_bytes, "Bytes of each key's range.");
+      .def_prop_ro("range_bytes", &Pack::range_bytes, "Bytes of each key's range.")
+      .def("set_up_to", &Pack::set_up_to);
 }
 
 }  // namespace infinistore

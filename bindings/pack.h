@@ -23,6 +23,8 @@ class Pack {
   void place_segments(nanobind::object addresses, std::size_t segments_per_key,
                       std::uint64_t segment_bytes);
   void set_chain(nanobind::list parents, nanobind::list depths);
+  // For a get, once placed: a block's bytes are the most that fits.
+  void set_up_to();
 
   // For a cluster's client, which sends to each node its part.  The hash of each key's group (what
   // stands in braces, or the whole key), as native 64-bit integers: cluster/placement.py agrees.

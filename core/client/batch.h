@@ -33,6 +33,9 @@ struct BatchSpec {
   std::vector<std::uint32_t> depths;
   std::uint32_t wait_ms = 0;   // get: for keys that are being written
   std::uint64_t lease_id = 0;  // get: under which the keys are pinned
+  // Get, of one segment for each key: its bytes are the most that fits; a shorter value is taken
+  // whole, and Batch::value_bytes says how long each is.
+  bool is_up_to = false;
   // Segments of a GPU's memory, which may be touched once this opens; null: the host's.
   std::unique_ptr<Gate> gate;
   Mover mover = Mover::kMultiprocessors;
@@ -47,7 +50,9 @@ struct BatchSpec {
 class Batch final : public Operation {
  public:
   explicit Batch(BatchSpec batch_spec)
-      : spec(std::move(batch_spec)), outcomes(spec.keys.size(), Code::kCancelled) {}
+      : spec(std::move(batch_spec)),
+        outcomes(spec.keys.size(), Code::kCancelled),
+        value_bytes(spec.is_up_to ? spec.keys.size() : 0, 0) {}
 
   Segments segments(std::size_t index) const noexcept {
     const std::span all(spec.addresses);
@@ -60,7 +65,9 @@ class Batch final : public Operation {
   Gpu* gpu() const noexcept { return spec.gate ? &spec.gate->gpu() : nullptr; }
 
   const BatchSpec spec;
-  std::vector<Code> outcomes;  // of each key; written by the threads that end its parts
+  // Of each key; written by the threads that end its parts.
+  std::vector<Code> outcomes;
+  std::vector<std::uint64_t> value_bytes;  // with is_up_to: as stored, of what was found
 };
 
 // MATCH, EXISTS, ERASE, ABORT, LEASE, STATS or PING, and its answer.

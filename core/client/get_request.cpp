@@ -11,7 +11,8 @@ class GetPart final : public Request {
       : batch_(&batch),
         indexes_(std::move(indexes)),
         range_bytes_(batch.spec.range_bytes()),
-        wait_ms_(batch.spec.wait_ms) {}
+        wait_ms_(batch.spec.wait_ms),
+        is_up_to_(batch.spec.is_up_to) {}
 
   Lane lane() const noexcept override { return wait_ms_ > 0 ? Lane::kWaiting : Lane::kBulk; }
   std::uint64_t put_bytes() const noexcept override { return 0; }
@@ -40,6 +41,7 @@ class GetPart final : public Request {
   std::vector<std::uint32_t> indexes_;
   std::uint64_t range_bytes_;
   std::uint32_t wait_ms_;
+  bool is_up_to_;
   bool is_receiving_ = false;
   std::vector<Code> outcomes_;
   Error cancelled_{Code::kOk, {}};  // while a GPU copies; kOk: not
@@ -57,7 +59,8 @@ Code GetPart::start(Line& line) {
       {.value_bytes = spec.value_bytes, .value_offset = spec.value_offset, .bytes = range_bytes_}};
   for (const auto index : indexes_) get.keys.push_back(spec.keys[index]);
   // A GPU takes small values from the pool as well.
-  const std::uint16_t flags = batch_->gpu() == nullptr ? kFlagGetTakesCopy : std::uint16_t{0};
+  std::uint16_t flags = batch_->gpu() == nullptr ? kFlagGetTakesCopy : std::uint16_t{0};
+  if (is_up_to_) flags |= kFlagGetUpTo;
   return line.stream.send(Opcode::kGet, line.request_id, encode(get), flags);
 }
 
@@ -68,11 +71,16 @@ Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line
   const bool has_extents = line.link.shares_memory() && (header.flags & kFlagDataCopied) == 0;
   auto data = decode_data(body, has_extents);
   if (!data || data->outcomes.size() != indexes_.size()) return broken("DATA is malformed");
-  const auto expected = has_extents ? std::uint64_t{0} : data->found.size() * range_bytes_;
-  if (header.payload_bytes != expected) return broken("DATA has another size than was asked for");
+  std::uint64_t found_bytes = 0;
   for (const auto& item : data->found) {
-    if (item.bytes != range_bytes_) return broken("DATA has another range than was asked for");
+    const bool is_shorter = is_up_to_ && item.bytes > 0 && item.bytes < range_bytes_;
+    if (item.bytes != range_bytes_ && !is_shorter) {
+      return broken("DATA has another range than was asked for");
+    }
+    found_bytes += item.bytes;
   }
+  const auto expected = has_extents ? std::uint64_t{0} : found_bytes;
+  if (header.payload_bytes != expected) return broken("DATA has another size than was asked for");
   is_receiving_ = true;
   if (batch_ == nullptr) {
     if (has_extents) line.link.refuse(line.request_id);
@@ -88,7 +96,14 @@ Result<Step> GetPart::receive(DataReply data, std::uint64_t payload_bytes, Line&
   transfer_.extents = std::move(data.extents);
   for (const auto& item : data.found) transfer_.checksums.push_back(item.checksum);
   for (std::size_t i = 0; i < indexes_.size(); ++i) {
-    if (outcomes_[i] == Code::kOk) transfer_.items.push_back(batch_->segments(indexes_[i]));
+    if (outcomes_[i] != Code::kOk) continue;
+    const auto& item = data.found[transfer_.items.size()];
+    auto segments = batch_->segments(indexes_[i]);
+    if (is_up_to_) {
+      segments.segment_bytes = item.bytes;
+      batch_->value_bytes[indexes_[i]] = item.value_bytes;
+    }
+    transfer_.items.push_back(segments);
   }
   if (transfer_.items.empty()) return finish(line);
   const auto moved = line.link.receive(transfer_);

@@ -70,6 +70,8 @@ class Pack:
     def range_bytes(self) -> int:
         """Bytes of each key's range."""
 
+    def set_up_to(self) -> None: ...
+
 class Batch:
     """A put or get in flight."""
 
@@ -93,6 +95,10 @@ class Batch:
         """A code for each key; after the end."""
 
     def key(self, index: int) -> bytes: ...
+
+    @property
+    def value_bytes(self) -> list[int]:
+        """After a get with set_up_to(): how long each value that was found is."""
 
 class Call:
     """A small request in flight."""

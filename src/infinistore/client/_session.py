@@ -36,6 +36,7 @@ from infinistore.client.regions import (
     region_of,
 )
 from infinistore.client.results import Batch, Lookup, failure_of, raise_if
+from infinistore.client.waiters import Waiters
 from infinistore.config import ClientConfig, load, settings
 from infinistore.errors import (
     Code,
@@ -70,6 +71,7 @@ class Session:
         self._lock = threading.Lock()
         # Not waited for, in the order of submission; a dict, so that any one leaves at once.
         self._pending: dict[Batch, None] = {}
+        self._waiters: Waiters | None = None  # of coroutines, once there was one
         _watch(self)
 
     # ---- puts and gets ----
@@ -105,11 +107,12 @@ class Session:
         value_offset: int,
         wait_s: float,
         lease_id: int,
+        up_to: bool,
     ) -> Batch:
         """See `Client.read_cache`."""
         pack, page_bytes, region = self._place(cache, blocks, page_size, unit, writable=True)
         held = region.place, region.keep
-        return self._get(pack, page_bytes, held, value_bytes, value_offset, wait_s, lease_id)
+        return self._get(pack, page_bytes, held, value_bytes, value_offset, wait_s, lease_id, up_to)
 
     def put_segments(
         self,
@@ -138,11 +141,14 @@ class Session:
         value_offset: int,
         wait_s: float,
         lease_id: int,
+        up_to: bool,
     ) -> Batch:
         """See `Client.read_segments`."""
         pack, range_bytes = self._place_segments(keys, segments)
         held = place_of(segments), segments.keep
-        return self._get(pack, range_bytes, held, value_bytes, value_offset, wait_s, lease_id)
+        return self._get(
+            pack, range_bytes, held, value_bytes, value_offset, wait_s, lease_id, up_to
+        )
 
     def _place(
         self, cache: Any, blocks: Pairs | Blocks, page_size: int, unit: str, *, writable: bool
@@ -196,8 +202,9 @@ class Session:
             parsed(pack.set_chain, chain, levels)
         replaces = on_exists == "replace"
         place, keep = held
+        is_told = self._waiters is not None
         native = answered(self._native.put, pack, value_bytes, value_offset, replaces, *place, keep)
-        return self._remember(Batch(native, "write", self))
+        return self._remember(Batch(native, "write", self, is_told))
 
     def _get(
         self,
@@ -208,17 +215,31 @@ class Session:
         value_offset: int,
         wait_s: float,
         lease_id: int,
+        up_to: bool,
     ) -> Batch:
+        if up_to:
+            parsed(pack.set_up_to)
         check_range(range_bytes, value_bytes, value_offset)
         wait_ms = milliseconds_of(wait_s, "wait_s")
         (device, stream, _), keep = held
         size = value_bytes or 0
+        is_told = self._waiters is not None
         native = answered(
             self._native.get, pack, size, value_offset, wait_ms, lease_id, device, stream, keep
         )
-        return self._remember(Batch(native, "read", self))
+        return self._remember(Batch(native, "read", self, is_told))
+
+    @property
+    def waiters(self) -> Waiters:
+        """For coroutines of any loops that wait for batches; not for an `AsyncClient`'s session."""
+        with self._lock:
+            if self._waiters is None:
+                self._waiters = Waiters(self._native)
+            return self._waiters
 
     def _remember(self, batch: Batch) -> Batch:
+        if self._waiters is not None:
+            self._waiters.drain()  # or what nobody waits for would pile up there
         with self._lock:
             pending = self._pending
             # Successes need no sync(): one who never calls it would pile them up without this.
@@ -289,6 +310,8 @@ class Session:
         self, keys: Sequence[Key], submit: Callable[[_native.Pack], NativeCall]
     ) -> NativeCall | None:
         self.check_open()
+        if self._waiters is not None:
+            self._waiters.drain()
         pack = keys_of(keys)
         return submit(pack) if len(pack) else None
 

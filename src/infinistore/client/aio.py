@@ -101,6 +101,7 @@ class AsyncClient:
         value_offset: int = 0,
         wait_s: float = 0.0,
         lease_id: int = 0,
+        up_to: bool = False,
     ) -> Outcomes:
         """See `Client.read_cache`; raises what `sync()` would."""
         self._check_loop()
@@ -113,6 +114,7 @@ class AsyncClient:
             value_offset=value_offset,
             wait_s=wait_s,
             lease_id=lease_id,
+            up_to=up_to,
         )
         return await self._outcomes(batch)
 
@@ -149,6 +151,7 @@ class AsyncClient:
         value_bytes: int | None = None,
         wait_s: float = 0.0,
         lease_id: int = 0,
+        up_to: bool = False,
     ) -> Outcomes:
         """See `Client.read_segments`; raises what `sync()` would."""
         self._check_loop()
@@ -159,6 +162,7 @@ class AsyncClient:
             value_offset=value_offset,
             wait_s=wait_s,
             lease_id=lease_id,
+            up_to=up_to,
         )
         return await self._outcomes(batch)
 

@@ -40,6 +40,10 @@ class NativeOperation(Protocol):
 class NativeBatch(NativeOperation, Protocol):
     """A put or get."""
 
+    @property
+    def value_bytes(self) -> list[int]:
+        """Of a get up to a size, after the end: how long each value that was found is."""
+
     def key(self, index: int) -> bytes:
         """The key at that place."""
 

@@ -5,7 +5,9 @@ Nothing here imports torch or numpy: what they make is known by what it can do.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 import sys
 from array import array
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 
 from infinistore import _native
 from infinistore.client.arguments import answered
-from infinistore.errors import UsageError
+from infinistore.errors import InfiniStoreError, UsageError
 
 UNITS = ("elements", "bytes")
 
@@ -168,6 +170,15 @@ def place_of(segments: Segments) -> Place:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UsageError(f"{name} is {value!r}; give a number of 0 or more")
     return Place(segments.device, segments.stream, segments.by_copy_engine)
+
+
+def place_at(address: int) -> Place:
+    """Whose memory a bare pointer is. Only a process that has CUDA's driver can have one of it."""
+    try:
+        ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return Place(answered(_native.gpu_of, address))
+    except (OSError, InfiniStoreError):  # not loaded; or the host's, as CUDA says
+        return HOST
 
 
 def _array_region(arr: Any, writable: bool) -> Region:

@@ -90,10 +90,13 @@ class Batch:
     The cache must not be changed (put) or used (get) until it is done; until then it is kept alive.
     """
 
-    __slots__ = ("_native", "_outcomes", "_session", "_verb")
+    __slots__ = ("_is_told", "_native", "_outcomes", "_session", "_verb")
 
-    def __init__(self, native: NativeBatch, verb: str, session: Session | None) -> None:
+    def __init__(
+        self, native: NativeBatch, verb: str, session: Session | None, is_told: bool = False
+    ) -> None:
         self._native = native
+        self._is_told = is_told  # its end is, to the session's waiters
         self._verb = verb  # for messages: "read" or "write"
         # Weakly: the session keeps its batches, and a cycle would delay the end of both.
         self._session = None if session is None else weakref.ref(session)
@@ -133,6 +136,20 @@ class Batch:
                 raise RequestTimeoutError(f"the {self._verb} is not done yet; wait() for it")
             self._outcomes = Outcomes(self._native.outcomes)
         return self._outcomes
+
+    @property
+    def value_bytes(self) -> list[int]:
+        """Of a read `up_to`, once done: how long each value that was found is, as stored."""
+        return self._native.value_bytes if self.done else []
+
+    async def wait_async(self) -> Outcomes:
+        """Waits as `wait()`, in a coroutine of any event loop. Cancelled, it cancels the batch."""
+        session = None if self._session is None else self._session()
+        if session is None:
+            raise UsageError("the client of this batch is gone")
+        await session.waiters.end_of(self._native, self._is_told)
+        session.forget(self)
+        return self.outcomes
 
     def error(self) -> InfiniStoreError | None:
         """The exception that tells of its failures, outcomes included; None: all is well."""

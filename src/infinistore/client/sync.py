@@ -87,12 +87,15 @@ class Client:
         value_offset: int = 0,
         wait_s: float = 0.0,
         lease_id: int = 0,
+        up_to: bool = False,
     ) -> Batch:
         """Reads blocks into `cache`, placed as in `write_cache`; returns at once.
 
         A missing key's bytes of `cache` are untouched, those of a failed one are undefined.
         `value_bytes`, if given, must be the stored size. `wait_s` waits so long for keys that are
-        being written; `lease_id` is of the lookup that pinned them.
+        being written; `lease_id` is of the lookup that pinned them. With `up_to` a page is the most
+        that fits: a shorter value is read whole, of a longer one the beginning, and the batch's
+        `value_bytes` tells how long each is.
         """
         return self._session.get_blocks(
             cache,
@@ -103,6 +106,7 @@ class Client:
             value_offset=value_offset,
             wait_s=wait_s,
             lease_id=lease_id,
+            up_to=up_to,
         )
 
     def write_segments(
@@ -136,6 +140,7 @@ class Client:
         value_bytes: int | None = None,
         wait_s: float = 0.0,
         lease_id: int = 0,
+        up_to: bool = False,
     ) -> Batch:
         """Reads a range of each value, scattered to raw memory; else as `read_cache`."""
         return self._session.get_segments(
@@ -145,6 +150,7 @@ class Client:
             value_offset=value_offset,
             wait_s=wait_s,
             lease_id=lease_id,
+            up_to=up_to,
         )
 
     def prepare_device(self, device: int) -> None:
@@ -153,6 +159,10 @@ class Client:
         Waits, some 0.04 s for each GiB. Raises `SetupError` if CUDA cannot be used.
         """
         self._session.prepare_device(device)
+
+    def expect_coroutines(self) -> None:
+        """Makes `Batch.wait_async()` quick from the first batch on, that would need a thread."""
+        _ = self._session.waiters
 
     def sync(self, timeout_s: float | None = None) -> None:
         """Waits for all batches that were not waited for, then raises the first failure, if any.

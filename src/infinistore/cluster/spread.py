@@ -109,6 +109,7 @@ class Spread:
         count = len(pack)
         self._codes = np.full(count, Code.DISCONNECTED, dtype=np.uint8)
         self._ranks = np.zeros(count, dtype=np.uint8)  # of these codes
+        self._value_bytes: npt.NDArray[np.uint64] | None = None  # of a get up to a size
         self._tried: Numbers
         self._tries: Indexes | None = None  # the columns of `_tried` in use; None: all
         self._candidates: Candidates = Routes.writers
@@ -181,6 +182,11 @@ class Spread:
                 return code, self._messages[code]
         return Code.OK, ""
 
+    @property
+    def value_bytes(self) -> list[int]:
+        """Of a get up to a size: how long each value that was found is; after the end."""
+        return [] if self._value_bytes is None else self._value_bytes.tolist()
+
     def key(self, index: int) -> bytes:
         """The key at that place."""
         return self._pack.key(index)
@@ -215,9 +221,17 @@ class Spread:
         rows, ranks = part.indexes, self._verb.ranks[codes]
         counts = ranks >= self._ranks[rows]
         self._codes[rows[counts]], self._ranks[rows[counts]] = codes[counts], ranks[counts]
+        self._take_sizes(part, counts)
         ask_on = self._verb.again[codes]
         if ask_on.any() and not self._is_cancelled and part.attempt + 1 < TRIES_MAX:
             self._ask_on(rows[ask_on], part.attempt + 1)
+
+    def _take_sizes(self, part: _Part, counts: npt.NDArray[np.bool_]) -> None:
+        sizes = getattr(part.handle, "value_bytes", None)
+        if sizes:
+            if self._value_bytes is None:
+                self._value_bytes = np.zeros(len(self._codes), dtype=np.uint64)
+            self._value_bytes[part.indexes[counts]] = np.array(sizes, dtype=np.uint64)[counts]
 
     def _codes_of(self, part: _Part) -> npt.NDArray[np.uint8]:
         if part.handle is None:

@@ -31,7 +31,9 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "config": {"errors", "units", "_compat"},
     "keys": {"errors"},
     "client": {"errors", "config", "keys", "units", "_compat", "_native"},
-    "compat": {"errors", "config", "units", "keys", "client"},
+    # The original's API: its package had client and server in one.
+    "compat": {"errors", "config", "units", "keys", "client", "server"},
+    "lib": {"compat", "server"},
     "cluster": {"errors", "config", "keys", "client", "_compat", "_native"},  # splits its packs
     "server": {"errors", "config", "units", "cluster", "_compat", "_native"},
     "connectors": {"__init__", "errors", "config", "units", "keys", "client", "cluster", "_compat"},
@@ -50,7 +52,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
         "_compat",
     },
     # The doors: what `import infinistore` and `python -m infinistore` show.
-    "__init__": {"errors", "config", "keys", "client", "cluster", "compat"},
+    "__init__": {"errors", "config", "keys", "client", "cluster", "compat", "lib", "server"},
     "__main__": {"cli"},
 }
 # Only these layers may import these packages.

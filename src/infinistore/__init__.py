@@ -7,14 +7,15 @@ with infinistore.connect("infinistore://host:22345") as store:
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from infinistore.client.aio import AsyncClient
 from infinistore.client.regions import Blocks, Segments
 from infinistore.client.results import Batch, Lookup, Outcomes
 from infinistore.client.sync import Client
 from infinistore.cluster.connect import connect, connect_async
-from infinistore.config import ClientConfig, ServerConfig
 from infinistore.errors import (
     AbortedError,
     AuthError,
@@ -38,12 +39,38 @@ from infinistore.errors import (
     UsageError,
 )
 
+if TYPE_CHECKING:
+    from infinistore.compat import (
+        LINK_ETHERNET,
+        LINK_IB,
+        TYPE_LOCAL_GPU,
+        TYPE_RDMA,
+        TYPE_TCP,
+        ClientConfig,
+        DisableTorchCaching,
+        InfiniStoreException,
+        InfiniStoreKeyNotFound,
+        InfinityConnection,
+        Logger,
+        ServerConfig,
+        check_supported,
+        evict_cache,
+        get_kvmap_len,
+        purge_kv_map,
+        register_server,
+    )
+
 try:
     __version__ = version("infinistore")
 except PackageNotFoundError:  # run from its sources
     __version__ = "0"
 
 __all__ = [
+    "LINK_ETHERNET",
+    "LINK_IB",
+    "TYPE_LOCAL_GPU",
+    "TYPE_RDMA",
+    "TYPE_TCP",
     "AbortedError",
     "AsyncClient",
     "AuthError",
@@ -55,11 +82,16 @@ __all__ = [
     "ConfigError",
     "ConnectError",
     "CorruptError",
+    "DisableTorchCaching",
     "DisconnectedError",
     "InfiniStoreError",
+    "InfiniStoreException",
+    "InfiniStoreKeyNotFound",
+    "InfinityConnection",
     "KeyNotFound",
     "LeaseExpiredError",
     "LinkError",
+    "Logger",
     "Lookup",
     "OutOfMemoryError",
     "Outcomes",
@@ -74,6 +106,24 @@ __all__ = [
     "TooLargeError",
     "UsageError",
     "__version__",
+    "check_supported",
     "connect",
     "connect_async",
+    "evict_cache",
+    "get_kvmap_len",
+    "purge_kv_map",
+    "register_server",
 ]
+
+# Of the original package, for who imports it only: loaded when asked for.
+_MODULES = ("compat", "lib", "server")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "_infinistore":
+        return import_module("infinistore.server.embedded")
+    if name in _MODULES:
+        return import_module(f"infinistore.{name}")
+    if name in __all__:
+        return getattr(import_module("infinistore.compat"), name)
+    raise AttributeError(f"module 'infinistore' has no attribute {name!r}")

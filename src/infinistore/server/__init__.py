@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+
+from infinistore.server.original import parse_args, periodic_evict
+
+__all__ = ["asyncio", "main", "parse_args", "periodic_evict"]  # the original's names, too
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,6 +27,7 @@ class Alias:
     field: str = ""
     convert: Callable[[str], object] = str
     is_switch: bool = False
+    default: str = ""
 
 
 ALIASES = (
@@ -34,8 +35,8 @@ ALIASES = (
     Alias("--manage-port", "admin_port"),
     Alias("--prealloc-size", "pool_bytes", lambda gib: _whole(gib) * GIB),
     Alias("--evict-interval", "housekeeping_interval_s"),
-    Alias("--evict-min-threshold", "evict_stop"),
-    Alias("--evict-max-threshold", "evict_start"),
+    Alias("--evict-min-threshold", "evict_stop", default="0.6"),
+    Alias("--evict-max-threshold", "evict_start", default="0.8"),
     Alias("--enable-periodic-evict", is_switch=True),
     Alias("--auto-increase", is_switch=True),
     Alias("--minimal-allocate-size"),
@@ -44,6 +45,13 @@ ALIASES = (
     Alias("--link-type"),
     Alias("--hint-gid-index"),
 )
+
+
+MARKS = [alias for alias in ALIASES if alias.default]
+
+
+def _name(alias: Alias) -> str:
+    return "original" + alias.flag.replace("-", "_")
 
 
 def _whole(text: str) -> int:
@@ -68,7 +76,7 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
 
 
 def _alias_option(alias: Alias) -> Callable[[Any], Any]:
-    name = "original" + alias.flag.replace("-", "_")
+    name = _name(alias)
     if alias.is_switch:
         return click.option(alias.flag, name, is_flag=True, default=None, hidden=True)
     return click.option(alias.flag, name, type=click.STRING, hidden=True)
@@ -112,9 +120,12 @@ def read(flags: dict[str, object], file: str | None) -> tuple[ServerConfig, list
         remarks.append(
             "--token shows in the list of processes; prefer INFINISTORE_TOKEN or --token-file"
         )
+    # Who gave one of the original's marks has its other one in mind.
+    if any(flags.get(_name(alias)) is not None for alias in MARKS):
+        flags |= {_name(alias): flags.get(_name(alias)) or alias.default for alias in MARKS}
     ignored = []
     for alias in ALIASES:
-        raw = flags.pop("original" + alias.flag.replace("-", "_"), None)
+        raw = flags.pop(_name(alias), None)
         if raw is None:
             continue
         if not alias.field:

@@ -98,8 +98,8 @@ class Routes:
         return self._everyone
 
     def _from_copies(self, ids: Ids, acting: Numbers, choose: Choose | None) -> Numbers:
-        """A node for each group that has copies, and NOBODY for the others."""
-        chosen = np.full((len(ids), 1), NOBODY, dtype=np.int64)
+        """A node for each group that has copies, and for the others the one that acts."""
+        chosen = acting[:, :1].copy()
         hot = np.flatnonzero(np.isin(ids, self._copied))
         if not len(hot):
             return chosen

@@ -93,7 +93,7 @@ def test_copies_are_chosen_and_the_owner_has_the_last_word() -> None:
     rows = routes.readers(IDS, choose).tolist()
     assert asked == [[owner, *others[:2]]]
     assert rows[5] == [others[1], owner]
-    assert all(row[0] == NOBODY for index, row in enumerate(rows) if index != 5)
+    assert all(row[0] == row[1] for index, row in enumerate(rows) if index != 5)  # owners
     # Without a choice, as for leases, the owner.
     assert routes.readers(IDS).tolist()[5] == [owner, owner]
     assert set(routes.holders(IDS[5:6])[0].tolist()) == {owner, *others[:2]}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,16 +56,22 @@ class _Group:
         return 1 + len(self.held)
 
 
-def spread(own: str, groups: Mapping[int, HotGroup], heat: HeatMap, limits: SpreadLimits) -> Copies:
-    """The copies that this node's own groups shall have, from what they have.
+def spread(
+    own: str, groups: Mapping[int, HotGroup], given: Copies, heat: HeatMap, limits: SpreadLimits
+) -> Copies:
+    """The copies that this node's own groups shall have, the hottest group's first.
 
-    `groups` are those that the node owns, by what it serves of them itself.
+    `groups` are those that the node owns, by what it serves of them itself; `given` are the copies
+    that are there or being made, by what this decided last.
     """
     if own not in heat.index or not limits.copies_max:
         return {}  # it is leaving, or nobody knows it
     me = heat.index[own]
     mean = max(heat.mean, limits.idle_bytes_per_s)
-    found = [_seen(group, me, groups.get(group), heat) for group in {*groups, *heat.copies[me]}]
+    found = [
+        _seen(group, me, groups.get(group), given.get(group, ()), heat)
+        for group in {*groups, *given}
+    ]
     found.sort(key=lambda each: (-each.rate, each.group))
     holders_max = min(1 + limits.copies_max, len(heat.names))
     load = _count(found, float(heat.loads[me]), mean, holders_max, limits)
@@ -78,8 +84,8 @@ def spread(own: str, groups: Mapping[int, HotGroup], heat: HeatMap, limits: Spre
     return chosen
 
 
-def _seen(group: int, me: int, hot: HotGroup | None, heat: HeatMap) -> _Group:
-    held = [index for index in heat.indexes(heat.copies[me].get(group, ())) if index != me]
+def _seen(group: int, me: int, hot: HotGroup | None, given: Sequence[str], heat: HeatMap) -> _Group:
+    held = [index for index in heat.indexes(given) if index != me]
     rate = (hot.rate if hot else 0.0) + heat.rate(group, held)
     return _Group(group, rate, hot.size if hot else 0, held, 1 + len(held))
 

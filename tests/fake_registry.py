@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from infinistore.cluster.registry import Change, Listing, RegistryError
+from infinistore.cluster.members.registry import Change, Listing, RegistryError
 
 
 class FakeStore:

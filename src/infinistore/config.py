@@ -252,7 +252,7 @@ class ServerConfig(_Config):
         high=TIB,
     )
     copies_max: int = _setting(
-        7, "Copies of hot blocks beside their node's, at most; 0: none are made.", low=0, high=16
+        15, "Copies of hot blocks beside their node's, at most; 0: none are made.", low=0, high=1023
     )
     copies_share: float = _setting(
         0.1, "Share of a pool that copies for other nodes may take.", low=0, high=0.9

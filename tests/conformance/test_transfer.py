@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import infinistore
-from infinistore.cluster.board import publish, read_note
-from infinistore.cluster.peers import Peers
-from infinistore.cluster.rate import Rate
-from infinistore.cluster.transfer import BUFFER_BYTES, Stored, batches, push
+from infinistore.cluster.node.board import publish, read_note
+from infinistore.cluster.node.peers import Peers
+from infinistore.cluster.node.rate import Rate
+from infinistore.cluster.node.transfer import BUFFER_BYTES, Stored, batches, push
 from infinistore.cluster.view import NOTE_NAMESPACE, Note
 from server_process import ServerProcess
 

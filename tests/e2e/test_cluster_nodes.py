@@ -12,11 +12,11 @@ import pytest
 
 import infinistore
 from etcd_process import EtcdProcess, free_port
-from infinistore.cluster import etcd_source
-from infinistore.cluster.etcd_source import EtcdSource
+from infinistore.cluster.members import source as etcd_source
+from infinistore.cluster.members.source import EtcdSource
+from infinistore.cluster.node.settling import groups_of
 from infinistore.cluster.nodes import Node
 from infinistore.cluster.placement import Placement
-from infinistore.cluster.settling import groups_of
 from infinistore.errors import ConnectError
 from server_process import ServerProcess
 from waiting import until
@@ -169,3 +169,37 @@ def test_a_server_alone_has_no_cluster() -> None:
         assert "cluster" not in server.admin("/health")
     finally:
         server.kill()
+
+
+def test_what_is_hot_gets_copies_and_loses_them_as_it_cools(
+    etcd: EtcdProcess, node: StartNode
+) -> None:
+    servers = {name: node(name, "--heat-half-life=0.5") for name in ("a", "b", "c")}
+    until(lambda: set(states(servers["a"]).values()) == {"up"})
+    keys = [f"{{hot}}{index}" for index in range(16)]
+    (group,) = set(groups_of([key.encode() for key in keys]).tolist())
+    blocks = [(key, index * 65536) for index, key in enumerate(keys)]
+    cache = np.arange(65536 * len(keys), dtype=np.uint8)
+
+    def holders() -> list[str]:
+        rows = servers["a"].admin("/cluster")["nodes"]
+        return [name for row in rows for name in row["copies"].get(f"{group:016x}", [])]
+
+    with infinistore.connect(etcd.url(), "kv", transport="tcp") as store:
+        store.write_cache(cache, blocks, 65536, unit="bytes").wait()
+        read = np.zeros_like(cache)
+
+        def is_copied() -> bool:
+            outcomes = store.read_cache(read, blocks, 65536, unit="bytes").wait()
+            assert outcomes.all_ok
+            return len(holders()) == 2
+
+        until(is_copied)
+        assert np.array_equal(read, cache)
+        copied = holders()
+        until(lambda: all(is_copied() and values_at(servers[name], keys) for name in copied))
+        made = servers["a"].admin("/metrics") + servers["b"].admin("/metrics")
+        assert "infinistore_cluster_copies_made_total 2" in made + servers["c"].admin("/metrics")
+        until(lambda: not holders())
+        until(lambda: not any(values_at(servers[name], keys) for name in copied))
+        assert store.read_cache(read, blocks, 65536, unit="bytes").wait().all_ok

@@ -66,7 +66,7 @@ class StaticSource:
 
 
 def _etcd_source(url: str) -> ViewSource:
-    from infinistore.cluster.etcd_source import EtcdSource  # with the extra, if at all
+    from infinistore.cluster.members.source import EtcdSource  # with the extra, if at all
 
     return EtcdSource(url)
 

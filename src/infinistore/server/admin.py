@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from infinistore.cluster.agent import Agent
+from infinistore.cluster.node.agent import Agent
 from infinistore.errors import ConfigError, InfiniStoreError, SetupError
 from infinistore.server.housekeeping import is_populating
 from infinistore.server.native import NativeServer

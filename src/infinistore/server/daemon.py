@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from infinistore._compat import run_loop
-from infinistore.cluster.agent import Agent
+from infinistore.cluster.node.agent import Agent
 from infinistore.config import ServerConfig
 from infinistore.errors import SetupError
 from infinistore.server import unix_socket

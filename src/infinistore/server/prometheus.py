@@ -122,6 +122,21 @@ METRICS = (
         "counter",
         "Bytes of copies and moves sent to other nodes.",
     ),
+    Metric("cluster_copies", "cluster_copies", "gauge", "Copies of this node's groups on others."),
+    Metric("cluster_copies_held", "cluster_copies_held", "gauge", "Copies of others' groups here."),
+    Metric("cluster_copies_made", "cluster_copies_made_total", "counter", "Copies made."),
+    Metric(
+        "cluster_copies_withdrawn",
+        "cluster_copies_withdrawn_total",
+        "counter",
+        "Copies withdrawn as they cooled.",
+    ),
+    Metric(
+        "cluster_settled_keys",
+        "cluster_settled_keys_total",
+        "counter",
+        "Values sent to the nodes that own them.",
+    ),
     *_latency("put_us", "put_seconds", "From a put's arrival to its result."),
     *_latency("get_us", "get_seconds", "From a get's arrival to its last byte."),
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infinistore.cluster.plan import ClusterPlan, plan_cluster
+from infinistore.cluster.node.plan import ClusterPlan, plan_cluster
 from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_token
 from infinistore.errors import ConfigError, SetupError
 from infinistore.server.machine import Limits, Memory, read_limits, read_memory

@@ -10,7 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from infinistore.cluster.registry import Change, Listing, OpenRegistry, Registry, RegistryError
+from infinistore.cluster.members.registry import (
+    Change,
+    Listing,
+    OpenRegistry,
+    Registry,
+    RegistryError,
+)
 from infinistore.errors import ConfigError, SetupError
 
 SCHEME = "infinistore+etcd://"
@@ -121,7 +127,7 @@ class EtcdRegistry:
         with _failures():
             watch = await self._client.watch_prefix(self._prefix.encode(), start_revision=after + 1)
             async for event in watch:
-                is_put = event.kind.name == "PUT"
+                is_put = event.kind == "PUT"
                 yield Change(self._name(event.kv.key), bytes(event.kv.value) if is_put else None)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infinistore.cluster.plan import parse_list, plan_cluster
+from infinistore.cluster.node.plan import parse_list, plan_cluster
 from infinistore.config import ServerConfig
 from infinistore.errors import ConfigError
 

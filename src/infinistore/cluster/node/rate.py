@@ -1,8 +1,9 @@
-"""A bound on the bytes a second of background work: a token bucket, without a clock of its own."""
+"""The bytes a second of background work: a bound on them, and how many they were lately."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -36,3 +37,21 @@ class Rate:
     async def spend(self, size: int) -> None:
         if wait := self.wait_s(size):
             await asyncio.sleep(wait)
+
+
+class Meter:
+    """Bytes a second from a total that grows, as a server's heat knows them: by a half-life."""
+
+    def __init__(self, half_life_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._decay = math.log(2) / half_life_s
+        self._clock = clock
+        self._at = clock()
+        self._total = self._rate = 0.0
+
+    def rate(self, total: float) -> float:
+        """Takes the total as it is now."""
+        now = self._clock()
+        self._rate *= math.exp(-self._decay * (now - self._at))
+        self._rate += (total - self._total) * self._decay
+        self._at, self._total = now, total
+        return self._rate

@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 
 from infinistore.client.arguments import keys_of
+from infinistore.cluster.node.peers import Peers
+from infinistore.cluster.node.rate import Rate
+from infinistore.cluster.node.transfer import Stored, push
 from infinistore.cluster.nodes import Node, View
-from infinistore.cluster.peers import Peers
 from infinistore.cluster.placement import Ids, Placement
-from infinistore.cluster.rate import Rate
-from infinistore.cluster.transfer import Stored, push
 from infinistore.cluster.view import NOTE_NAMESPACE
 from infinistore.errors import InfiniStoreError
 
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_KEYS = 1024
 HOT_KEYS_MAX = 8192
+_COLD_S = 600.0  # what is read less than once in so long, as far as heat can tell, is cold
 ROOM_SHARE = 0.1  # what nobody reads is not pushed to a node that has less of its pool free
 
 
@@ -77,6 +78,11 @@ def misplaced(rows: Sequence[Row], placement: Placement, own: str) -> dict[Place
     return found
 
 
+def is_hot(row: Row) -> bool:
+    """Whether it was read lately: heat halves, and never ends."""
+    return row[3] * _COLD_S >= row[2]
+
+
 def groups_of(keys: list[bytes]) -> Ids:
     """The id of each key's group."""
     return np.frombuffer(keys_of(keys).groups(), dtype=np.uint64)
@@ -90,7 +96,7 @@ class Settler:
         self._peers = peers
         self._own_address = own_address
         self._rate = rate
-        self.keys_sent = 0
+        self.sent_keys = 0
 
     async def walk(self, own: str, view: View) -> Walk:
         """Over all keys, the hottest first. What goes wrong is told in the walk."""
@@ -121,8 +127,8 @@ class Settler:
     async def _push(self, owner: Node, space: bytes, rows: list[Row], walk: Walk) -> None:
         namespace = space.decode()
         target = await self._peers.client(owner.address, namespace)
-        hot = [row for row in rows if row[3] > 0]
-        cold = [row for row in rows if row[3] <= 0]
+        hot = [row for row in rows if is_hot(row)]
+        cold = [row for row in rows if not is_hot(row)]
         if cold:
             stats = await target.stats()
             room = stats["free_bytes"] - ROOM_SHARE * stats["capacity_bytes"]
@@ -135,6 +141,6 @@ class Settler:
         )
         walk.sent_keys += len(moved.sent)
         walk.sent_bytes += moved.sent_bytes
-        self.keys_sent += len(moved.sent)
+        self.sent_keys += len(moved.sent)
         if moved.refused:
             logger.debug("node %s took %d keys not", owner.name, moved.refused)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from infinistore.client.aio import AsyncClient
 from infinistore.client.regions import Blocks
 from infinistore.client.results import Outcomes
-from infinistore.cluster.rate import Rate
+from infinistore.cluster.node.rate import Rate
 from infinistore.errors import Code, InfiniStoreError, LinkError
 
 BUFFER_BYTES = 4 << 20

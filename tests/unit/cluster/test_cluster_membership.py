@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from fake_registry import FakeStore
-from infinistore.cluster.etcd import parse_etcd
-from infinistore.cluster.membership import Membership, beat_s, decoded, delays
+from infinistore.cluster.members.etcd import parse_etcd
+from infinistore.cluster.members.membership import Membership, beat_s, decoded, delays
 from infinistore.cluster.nodes import Node, View, encode_node
 from infinistore.errors import ConfigError
 from waiting import until_async as until

@@ -12,18 +12,23 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
-from infinistore.cluster.board import is_told_to_drain, order_drain, publish, read_note
-from infinistore.cluster.etcd import etcd_registry
-from infinistore.cluster.membership import Membership, beat_s
+import numpy as np
+
+from infinistore.cluster.heat import HeatMap, HotGroup, noted
+from infinistore.cluster.members.etcd import etcd_registry
+from infinistore.cluster.members.membership import Membership, beat_s
+from infinistore.cluster.members.registry import OpenRegistry
+from infinistore.cluster.node.board import is_told_to_drain, order_drain, publish, read_note
+from infinistore.cluster.node.copying import UNKNOWN, Copier, HotRows
+from infinistore.cluster.node.peers import Peers
+from infinistore.cluster.node.plan import ClusterPlan
+from infinistore.cluster.node.rate import Meter, Rate
+from infinistore.cluster.node.settling import Keys, Settler, Walk, owners
 from infinistore.cluster.nodes import Node, State, View
-from infinistore.cluster.peers import Peers
-from infinistore.cluster.placement import group_id
-from infinistore.cluster.plan import ClusterPlan
-from infinistore.cluster.rate import Rate
-from infinistore.cluster.registry import OpenRegistry
-from infinistore.cluster.settling import Keys, Settler, Walk, owners
+from infinistore.cluster.placement import Placement, group_id
+from infinistore.cluster.spreading import SpreadLimits, spread
 from infinistore.cluster.view import NOTE_NAMESPACE, Note, merge
 from infinistore.config import ServerConfig
 from infinistore.errors import ConfigError, InfiniStoreError, UsageError
@@ -31,6 +36,7 @@ from infinistore.errors import ConfigError, InfiniStoreError, UsageError
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.5
+HOT_KEYS_MAX = 4096
 # A view has to last so long before anything moves: a node that comes and goes costs nothing.
 SETTLE_S = 1.0
 JOIN_MAX_S = 600.0  # then a node is up, whoever has not pushed its share
@@ -55,6 +61,12 @@ def has_joined(own: str, at: int, notes: Mapping[str, Note]) -> bool:
     return all(note.at_version == at for name, note in notes.items() if name != own)
 
 
+class NodeServer(Keys, Protocol):
+    """Of the native server: what it holds, and its counters."""
+
+    def snapshot(self) -> Mapping[str, int]: ...
+
+
 class Duties:
     """Made in any thread, run in one loop. What is public may be read in any thread."""
 
@@ -65,7 +77,7 @@ class Duties:
         node: Node,
         own_address: str,
         token: str,
-        server: Keys,
+        server: NodeServer,
         on_drained: Callable[[], object],
     ) -> None:
         self.node = node
@@ -77,7 +89,16 @@ class Duties:
         self._own_address = own_address
         self._on_drained = on_drained
         self._peers = Peers(token)
+        self._server = server
         self._settler = Settler(server, self._peers, own_address, self.rate)
+        self.copier = Copier(self._peers, own_address, self.rate)
+        self._limits = SpreadLimits(copies_max=config.copies_max)
+        self._copies_share = config.copies_share
+        self._own_reads = Meter(config.heat_half_life_s)
+        self._hot = HotRows(())
+        self._nodes: dict[str, Node] = {}  # the others that answer
+        self._load, self._room = 0.0, 0
+        self._served: Mapping[int, float] = {}
         self._settled_at = 0
         self._published: Note | None = None
         self._rounds_untold = 0
@@ -89,10 +110,17 @@ class Duties:
         )
         self.membership: Membership | None = None
 
+    @property
+    def settled_keys(self) -> int:
+        """Values that it sent to their owners."""
+        return self._settler.sent_keys
+
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; then it leaves the cluster."""
         works: list[asyncio.Future[Any]]
-        works = [asyncio.ensure_future(self._rounds()), asyncio.ensure_future(self._settle())]
+        works = [
+            asyncio.ensure_future(work) for work in (self._rounds(), self._settle(), self._copy())
+        ]
         if self._open is not None:
             self.membership = Membership(self._open, self._ttl_s, self._take_view, self.node)
             works.append(asyncio.ensure_future(self.membership.run()))
@@ -155,7 +183,58 @@ class Duties:
         await self._obey()
         if self.node.state == "joining" and self._has_joined():
             self._become("up")
+        self._decide()
         await self._tell()
+
+    def _decide(self) -> None:
+        """Which copies this node's own groups shall have, from all notes."""
+        snapshot = self._server.snapshot()
+        served = snapshot.get("served_bytes_per_s", 0) - self._own_reads.rate(self.rate.spent_bytes)
+        self._load = max(0.0, served)
+        self._hot = hot = HotRows(self._server.hottest(HOT_KEYS_MAX))
+        believed = merge(self.view, self.notes).view
+        self._nodes = {
+            node.name: replace(node, incarnation=self.notes[node.name].incarnation)
+            for node in believed.nodes
+            if node.name in self.notes and node.name != self.node.name
+        }
+        self.copier.forget_lost(
+            {
+                node.name: note.incarnation if (note := self.notes.get(node.name)) else UNKNOWN
+                for node in believed.nodes
+            }
+        )
+        owned = self._owned(hot, believed)
+        heat = HeatMap(self.notes.values())
+        given = self.copier.wanted
+        self.copier.wanted = spread(self.node.name, owned, given, heat, self._limits)
+        held = [
+            group
+            for note in self.notes.values()
+            for group, names in note.copies.items()
+            if self.node.name in names
+        ]
+        self._served = noted(hot.groups, {*held, *self.copier.made()})
+        held_bytes = sum(hot.groups[group].size for group in held if group in hot.groups)
+        capacity = snapshot.get("capacity_bytes", 0)
+        self._room = max(0, int(self._copies_share * capacity) - held_bytes)
+
+    def _owned(self, hot: HotRows, believed: View) -> dict[int, HotGroup]:
+        if self.node.state == "leaving" or not hot.groups:
+            return {}
+        placement = Placement(owners(believed.nodes))
+        ids = np.array(list(hot.groups), dtype=np.uint64)
+        return {
+            int(group): hot.groups[int(group)]
+            for group, index in zip(ids, placement.first(ids)[:, 0], strict=True)
+            if placement.nodes[index].name == self.node.name
+        }
+
+    async def _copy(self) -> None:
+        while True:
+            with self._logged("copying"):
+                await self.copier.step(self._hot, self._nodes)
+            await asyncio.sleep(ROUND_S)
 
     @contextlib.contextmanager
     def _logged(self, what: str) -> Iterator[None]:
@@ -197,7 +276,16 @@ class Duties:
 
     async def _tell(self) -> None:
         node = self.node
-        note = Note(node.name, node.incarnation, node.state, at_version=self._settled_at)
+        note = Note(
+            node.name,
+            node.incarnation,
+            node.state,
+            self.copier.made(),
+            self._load,
+            self._settled_at,
+            self._served,
+            self._room,
+        )
         self.notes[node.name] = note
         self._rounds_untold += 1
         # At times anyway: it may have been evicted, or purged.

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
+from infinistore.cluster.members.registry import Change, OpenRegistry, Registry, RegistryError
 from infinistore.cluster.nodes import NODES_MAX, Node, View, decode_node, encode_node
-from infinistore.cluster.registry import Change, OpenRegistry, Registry, RegistryError
 from infinistore.errors import ConfigError
 
 logger = logging.getLogger(__name__)

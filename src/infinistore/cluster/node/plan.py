@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infinistore.client.address import SCHEME, parse_address
-from infinistore.cluster import etcd
-from infinistore.cluster.etcd import EtcdAddress, parse_etcd
+from infinistore.cluster.members import etcd
+from infinistore.cluster.members.etcd import EtcdAddress, parse_etcd
 from infinistore.cluster.nodes import NODES_MAX, Node
 from infinistore.config import ServerConfig
 from infinistore.errors import ConfigError, UsageError

@@ -9,8 +9,8 @@ import asyncio
 import os
 import threading
 
-from infinistore.cluster.etcd import etcd_registry, parse_etcd
-from infinistore.cluster.membership import Membership, beat_s
+from infinistore.cluster.members.etcd import etcd_registry, parse_etcd
+from infinistore.cluster.members.membership import Membership, beat_s
 from infinistore.cluster.nodes import View
 from infinistore.errors import ConfigError, ConnectError, UsageError
 

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from infinistore.cluster.duties import Duties
+from infinistore.cluster.node.duties import Duties, NodeServer
+from infinistore.cluster.node.plan import ClusterPlan
 from infinistore.cluster.nodes import Node
-from infinistore.cluster.plan import ClusterPlan
-from infinistore.cluster.settling import Keys
 from infinistore.cluster.view import Note
 from infinistore.config import ServerConfig
 from infinistore.errors import RequestTimeoutError
@@ -38,7 +37,7 @@ class Agent:
         node: Node,
         own_address: str,
         token: str,
-        server: Keys,
+        server: NodeServer,
         on_drained: Callable[[], object] = lambda: None,
     ) -> None:
         self._duties = Duties(plan, config, node, own_address, token, server, on_drained)
@@ -113,10 +112,19 @@ class Agent:
 
     def metrics(self) -> dict[str, int]:
         """Counters for /metrics, by the names of the server's snapshot."""
+        copier, name = self._duties.copier, self._duties.node.name
+        notes = list(self._duties.notes.values())
         return {
             "cluster_nodes": len(self._duties.view.nodes),
             "cluster_connected": int(self.is_connected),
             "cluster_background_bytes": self._duties.rate.spent_bytes,
+            "cluster_copies": sum(len(names) for names in copier.made().values()),
+            "cluster_copies_held": sum(
+                name in names for note in notes for names in note.copies.values()
+            ),
+            "cluster_copies_made": copier.made_total,
+            "cluster_copies_withdrawn": copier.withdrawn_total,
+            "cluster_settled_keys": self._duties.settled_keys,
         }
 
     def _run(self) -> None:

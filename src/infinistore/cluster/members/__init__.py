@@ -1,0 +1,1 @@
+"""Who is in the cluster: the registry, a member of it, and what a client learns from it."""

@@ -197,8 +197,9 @@ class Picture:
 def merge(view: View, notes: Mapping[str, Note]) -> Picture:
     """The picture that a view and nodes' notes, by the view's names, make together.
 
-    A note counts for the incarnation that wrote it only. A node that says it is leaving or joining
-    is believed; copies count on nodes of the view.
+    A note counts for the incarnation that wrote it only, but for the copies in it: they outlive
+    their owner. A node that says it is leaving or joining is believed; copies count on nodes of
+    the view.
     """
     nodes = []
     copies: dict[int, tuple[str, ...]] = {}
@@ -211,6 +212,7 @@ def merge(view: View, notes: Mapping[str, Note]) -> Picture:
             continue
         rates[node.name] = note.bytes_per_s
         nodes.append(node if note.state == "up" else replace(node, state=note.state))
+    for note in notes.values():
         for group, holders in note.copies.items():
             known = (*copies.get(group, ()), *(name for name in holders if name in names))
             copies[group] = tuple(dict.fromkeys(known))[:COPIES_MAX]

@@ -25,6 +25,8 @@ from infinistore.errors import AuthError, Code, ConfigError, InfiniStoreError, L
 
 logger = logging.getLogger(__name__)
 
+# For so long copies of a node that is gone are read where they are: others take over meanwhile.
+ORPHANED_S = 15.0
 _INTERVAL_S = 0.5
 _INTERVAL_MIN_S = 0.05
 _ANSWER_S = 0.5
@@ -53,6 +55,7 @@ class Watch:
         self._dial = dial
         self._dial_notes = dial_notes
         self._notes: dict[str, Note] = {}
+        self._seen_s: dict[str, float] = {}  # when each node was in the view
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -117,9 +120,12 @@ class Watch:
 
     def _look(self) -> None:
         view = self._source.current()
-        names = {node.name for node in view.nodes}
-        self._notes = {name: note for name, note in self._notes.items() if name in names}
-        self._fleet.show(merge(view, self._notes), time.monotonic())
+        now_s = time.monotonic()
+        self._seen_s |= {node.name: now_s for node in view.nodes}
+        for name in [n for n, at_s in self._seen_s.items() if now_s - at_s > ORPHANED_S]:
+            del self._seen_s[name]
+            self._notes.pop(name, None)
+        self._fleet.show(merge(view, self._notes), now_s)
 
     def _open(self, member: Member) -> InfiniStoreError | None:
         try:
@@ -163,7 +169,8 @@ class Watch:
                 code = Code.TIMEOUT
             if code in (Code.DISCONNECTED, Code.TIMEOUT):
                 self._fleet.lost(member, sent_at_s)
-            self._take_note(member, notes, page if code == Code.OK else None)
+            else:
+                self._take_note(member, notes, page if code == Code.OK else None)
 
     def _notes_of(self, member: Member) -> Client | None:
         if member.notes is None:

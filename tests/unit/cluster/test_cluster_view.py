@@ -119,6 +119,7 @@ def test_a_picture_is_the_view_with_what_the_notes_add() -> None:
     assert [node.state for node in picture.view.nodes] == ["leaving", "up", "up"]
     assert picture.view.nodes[0].capacity_bytes == 7
     assert picture.view.version == 5
-    assert picture.copies == {1: ("b",), 2: ("c", "b")}
+    # Copies outlive their owner: its restart, and its end.
+    assert picture.copies == {1: ("b", "c"), 2: ("c", "b"), 3: ("a",)}
     assert picture.bytes_per_s == {"a": 100.0, "c": 300.0}
     assert merge(view, {}).copies == {}

@@ -31,7 +31,7 @@ _TURN_S = 0.005
 Lease = Callable[[list[tuple[Member, list[int]]]], int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Asked:
     member: Member
     units: Indexes

@@ -99,7 +99,7 @@ class Routes:
 
     def _from_copies(self, ids: Ids, acting: Numbers, choose: Choose | None) -> Numbers:
         """A node for each group that has copies, and for the others the one that acts."""
-        chosen = acting[:, :1].copy()
+        chosen: Numbers = acting[:, :1].copy()
         hot = np.flatnonzero(np.isin(ids, self._copied))
         if not len(hot):
             return chosen

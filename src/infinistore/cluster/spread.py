@@ -74,7 +74,7 @@ ERASE = Verb(_EVERYWHERE, STAGE.again, tries_lost=False)
 ABORT = Verb(_EVERYWHERE, STAGE.again, misses=True, tries_lost=False)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Part:
     member: Member
     indexes: Indexes

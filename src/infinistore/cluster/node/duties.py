@@ -42,7 +42,7 @@ SETTLE_S = 1.0
 JOIN_MAX_S = 600.0  # then a node is up, whoever has not pushed its share
 _RETRY_S = 3.0
 _UNTOLD_ROUNDS_MAX = 4
-_EMPTY_WALKS = 2  # of a drain: clients that knew of it late may have written behind the first
+_DRAIN_WALKS = 2  # clients that knew of it late may have written behind the first
 
 
 def digest(view: View, notes: Mapping[str, Note]) -> int:
@@ -297,7 +297,7 @@ class Duties:
     # ---- settling: what others own goes to them ----
 
     async def _settle(self) -> None:
-        empty_walks = 0
+        walks = 0
         while True:
             at, is_leaving = self._digest(), self.node.state == "leaving"
             is_known = self.view.find(self.node.name) is not None
@@ -311,13 +311,13 @@ class Duties:
                 walk = await self._walk()
                 if walk.is_whole:
                     self._settled_at = at
-                    empty_walks = empty_walks + 1 if is_leaving and not walk.sent_keys else 0
+                    walks += is_leaving
                 else:
                     await asyncio.sleep(_RETRY_S)
-            if empty_walks >= _EMPTY_WALKS:
+            if walks >= _DRAIN_WALKS:
                 logger.info("drained")
                 self._on_drained()
-                empty_walks = 0
+                return
 
     async def _walk(self) -> Walk:
         believed = merge(self.view, self.notes).view

@@ -33,7 +33,7 @@ def _await(condition: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _check_sum(server: SupervisedServer, tally: Tally) -> None:
+def check_sum(server: SupervisedServer, tally: Tally) -> None:
     stats = server.stats()
     missing = stats["capacity_bytes"] - sum(stats[part] for part in _PARTS)
     if missing:
@@ -42,7 +42,7 @@ def _check_sum(server: SupervisedServer, tally: Tally) -> None:
         tally.find("leak", wrong)
 
 
-def _check_held(server: SupervisedServer, tally: Tally, when: str, names: tuple[str, ...]) -> None:
+def check_held(server: SupervisedServer, tally: Tally, when: str, names: tuple[str, ...]) -> None:
     if not _await(lambda: not held(server.stats(), names), _BOUND_S):
         left = held(server.stats(), names)
         pages = sum(n for name, n in left.items() if name.endswith("bytes"))
@@ -59,8 +59,8 @@ def audit(server: SupervisedServer, fleet: Fleet, tally: Tally) -> None:
         if server.stats()["quarantined_bytes"]:  # a connection ended, and its process lives
             for client in [c for c in fleet.clients if c.kind.transport == "shm"]:
                 fleet.replace(client)
-        _check_held(server, tally, "while all rest", _HELD)
-        _check_sum(server, tally)
+        check_held(server, tally, "while all rest", _HELD)
+        check_sum(server, tally)
         tally.audits += 1
     finally:
         fleet.board.ask_to_rest(False)
@@ -68,12 +68,12 @@ def audit(server: SupervisedServer, fleet: Fleet, tally: Tally) -> None:
 
 def final_audit(server: SupervisedServer, tally: Tally) -> None:
     """Everybody has gone: nothing may be held, and after a purge all of the pool is free."""
-    _check_held(server, tally, "after all have gone", (*_HELD, "sessions"))
-    _check_sum(server, tally)
+    check_held(server, tally, "after all have gone", (*_HELD, "sessions"))
+    check_sum(server, tally)
     server.purge()
     stats = server.stats()
     lost = stats["capacity_bytes"] - stats["free_bytes"]
     if lost or stats["keys"]:
         tally.find("leak", f"after a purge {lost} bytes and {stats['keys']} keys are left", lost)
-    _check_sum(server, tally)
+    check_sum(server, tally)
     tally.audits += 1

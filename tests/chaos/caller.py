@@ -56,6 +56,7 @@ class Role:
     number: int  # of the caller in it
     is_far: bool
     cancels: bool
+    in_cluster: bool
     written: tuple[str, ...] = field(init=False)
     replaced: tuple[str, ...] = field(init=False)
     read: tuple[str, ...] = field(init=False)
@@ -79,7 +80,7 @@ class Caller:
         self._slot = slot
         self._reporter = reporter
         self._chance = chance
-        self._checker = Checker(is_far=role.is_far)
+        self._checker = Checker(is_far=role.is_far, loses_leased=role.in_cluster)
         self._own = OwnVersions()
         self._versions = (role.serial * 16 + role.number) << 32
         self._into = Destination(9 * MIB)

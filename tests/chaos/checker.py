@@ -78,9 +78,13 @@ class Read:
 
 
 class Checker:
-    """Of one client process; `is_far`: its bytes pass the proxy."""
+    """Of one client process; `is_far`: its bytes pass the proxy.
 
-    def __init__(self, *, is_far: bool) -> None:
+    `loses_leased`: what was leased may be missing, as its node was killed and another one asked.
+    """
+
+    def __init__(self, *, is_far: bool, loses_leased: bool = False) -> None:
+        self._loses_leased = loses_leased
         self._expected = EXPECTED_FAR if is_far else EXPECTED
         self._is_far = is_far
 
@@ -111,7 +115,7 @@ class Checker:
                 found.append(_fault_of_value(key, got, read.value_offset, own))
             elif code in _UNTOUCHED and (count := into.touched(offset, offset + read.block_bytes)):
                 found.append(Finding("touched", f"{key.name} is {code.name}, yet written", count))
-            if code == Code.MISSING and read.is_leased:
+            if code == Code.MISSING and read.is_leased and not self._loses_leased:
                 found.append(Finding("lease", f"{key.name} was leased, and is missing"))
         if count := into.touched_beside(read.offsets, read.block_bytes):
             found.append(Finding("touched", "bytes beside the blocks of a read", count))

@@ -97,7 +97,13 @@ class ClientProcess:
     async def _call(self, calls: Calls, number: int) -> None:
         arguments = self._arguments
         slot = self._board.slot(arguments.slot + number)
-        role = Role(arguments.serial, number, arguments.far, arguments.style == "awaited")
+        role = Role(
+            arguments.serial,
+            number,
+            arguments.far,
+            arguments.style == "awaited",
+            arguments.in_cluster,
+        )
         chance = random.Random(f"{arguments.seed} {arguments.serial} {number}")
         caller = Caller(calls, role, slot, self._reporter, chance)
         while not self._ends.is_set():
@@ -170,6 +176,7 @@ def parse_arguments(texts: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--style", choices=("blocking", "awaited"), required=True)
     parser.add_argument("--role", choices=("mixed", "bulk"), default="mixed")
     parser.add_argument("--far", action="store_true")
+    parser.add_argument("--in-cluster", action="store_true")
     parser.add_argument("--board", required=True)
     parser.add_argument("--slot", type=int, required=True)
     parser.add_argument("--serial", type=int, required=True)

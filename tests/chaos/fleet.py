@@ -57,6 +57,8 @@ class ClientProcess:
         place: int,
         log: Path,
         lines: Callable[[dict[str, Any]], None],
+        *,
+        in_cluster: bool = False,
     ) -> None:
         self.kind = kind
         self.serial = serial
@@ -79,6 +81,7 @@ class ClientProcess:
             f"--serial={serial}",
             f"--seed={seed}",
             *(["--far"] if kind.is_far else []),
+            *(["--in-cluster"] if in_cluster else []),
         ]
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
@@ -172,7 +175,10 @@ class Fleet:
         url_of: Callable[[bool], str],
         lines: Callable[[dict[str, Any]], None],
         kinds: tuple[Kind, ...] = KINDS,
+        *,
+        in_cluster: bool = False,
     ) -> None:
+        self._in_cluster = in_cluster
         self.board_path = folder / "board"
         self.board = Board(self.board_path, len(kinds) * CALLERS)
         self._folder = folder
@@ -195,6 +201,7 @@ class Fleet:
             place,
             self._folder / f"client-{self._serial}.log",
             self._lines,
+            in_cluster=self._in_cluster,
         )
 
     def replace(self, client: ClientProcess) -> ClientProcess:

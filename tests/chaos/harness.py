@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from chaos.audit import final_audit
 from chaos.auditor import Auditor
@@ -26,10 +27,18 @@ _SAY_S = 30.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class Mortal(Protocol):
+    """What may end by itself, and should not: a server, or all nodes."""
+
+    def death(self) -> str: ...
+
+
 class Watch:
     """A thread that sees calls without an end, and processes with one that nobody wanted."""
 
-    def __init__(self, server: SupervisedServer, fleet: Fleet, proxy: Proxy, tally: Tally) -> None:
+    def __init__(
+        self, server: Mortal, fleet: Fleet, tally: Tally, proxy: Proxy | None = None
+    ) -> None:
         self._server = server
         self._fleet = fleet
         self._proxy = proxy
@@ -49,7 +58,7 @@ class Watch:
                 self._look_at(client)
             if death := self._server.death():
                 self._tell_once("server", "unexpected", death)
-            if self._proxy.error is not None:
+            if self._proxy is not None and self._proxy.error is not None:
                 self._tell_once("proxy", "unexpected", f"the proxy failed: {self._proxy.error!r}")
 
     def _look_at(self, client: ClientProcess) -> None:
@@ -75,7 +84,7 @@ class Watch:
             self._tally.find(kind, what)
 
 
-class _Teller:
+class Teller:
     """Says what was found when it was, and twice a minute how far the run is."""
 
     def __init__(self, tally: Tally, say: Callable[[str], None]) -> None:
@@ -125,7 +134,7 @@ def run(
             folder, seed, lambda is_far: proxy.url if is_far else server.url, tally.take, kinds
         )
         auditor = Auditor(server, tally)
-        watch = Watch(server, fleet, proxy, tally)
+        watch = Watch(server, fleet, tally, proxy)
         director = Director(
             server,
             fleet,
@@ -135,7 +144,7 @@ def run(
             random.Random(f"{seed} faults"),
             is_fenced=is_fenced,
         )
-        teller = _Teller(tally, say)
+        teller = Teller(tally, say)
         try:
             try:
                 while (time.monotonic() < end or director.rounds < rounds) and not server.death():
@@ -145,7 +154,7 @@ def run(
                         break
             except (OSError, AssertionError):  # the server does not answer, or start
                 tally.find("unexpected", f"the run broke off: {traceback.format_exc()}")
-            _end_clients(fleet, tally)
+            end_clients(fleet, tally)
             watch.stop()
             proxy.stop()
             auditor.close()
@@ -163,7 +172,7 @@ def run(
     return report(tally, seed, took, minutes) if is_fenced else report_unfenced(tally, seed, took)
 
 
-def _end_clients(fleet: Fleet, tally: Tally) -> None:
+def end_clients(fleet: Fleet, tally: Tally) -> None:
     """Every other one is killed, the rest are closed."""
     for index, client in enumerate(fleet.clients):
         if index % 2:

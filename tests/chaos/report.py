@@ -75,7 +75,13 @@ def times_of(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def report(tally: Tally, seed: str, minutes: float, asked_minutes: float) -> Report:
+def report(
+    tally: Tally,
+    seed: str,
+    minutes: float,
+    asked_minutes: float,
+    kinds: tuple[str, ...] = (*PROCESS_FAULTS, *FAULTS, "cancelled read"),
+) -> Report:
     """Of a run with fences."""
     every = [seconds for times in tally.recoveries_s.values() for seconds in times]
     recoveries = {kind: times_of(times) for kind, times in sorted(tally.recoveries_s.items())}
@@ -95,10 +101,12 @@ def report(tally: Tally, seed: str, minutes: float, asked_minutes: float) -> Rep
         "audits": tally.audits,
         "findings": [f"{f.kind}: {f.what}" for f in tally.findings],
     }
-    return Report(figures, _failures(tally, figures, asked_minutes))
+    return Report(figures, _failures(tally, figures, asked_minutes, kinds))
 
 
-def _failures(tally: Tally, figures: dict[str, Any], asked_minutes: float) -> list[str]:
+def _failures(
+    tally: Tally, figures: dict[str, Any], asked_minutes: float, kinds: tuple[str, ...]
+) -> list[str]:
     named = {
         "wrong or unwanted bytes": tally.count_of(*_WRONG),
         "values damaged without a cause": tally.count_of("corrupt"),
@@ -111,7 +119,6 @@ def _failures(tally: Tally, figures: dict[str, Any], asked_minutes: float) -> li
     if figures["recovery"]["p99_ms"] >= 1000 * RECOVERY_P99_S_MAX:
         failures.append(f"recovery takes {figures['recovery']['p99_ms']} ms (p99)")
     if asked_minutes >= LONG_RUN_MINUTES:
-        kinds = (*PROCESS_FAULTS, *FAULTS, "cancelled read")
         few = [kind for kind in kinds if tally.faults[kind] < FAULTS_MIN]
         if few:
             failures.append(f"fewer than {FAULTS_MIN} faults of {', '.join(few)}")

@@ -1,0 +1,232 @@
+"""`make cluster-check`: every line that must hold of the cluster, measured now."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import infinistore
+from cluster.figures import (
+    Line,
+    at_most,
+    first_answers,
+    imbalance,
+    owned_by,
+    part,
+    percentile,
+)
+from cluster.loads import Contents
+from cluster.rig import Load, Rig
+from infinistore.cluster.placement import group_id
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = ROOT.parent / "shared" / "traces" / "mooncake_trace_1000.jsonl"
+NODES = ("n1", "n2", "n3", "n4")
+BALANCED, SKEWED = 1.25, 1.5
+WARM_S, MEASURE_S = 12.0, 10.0
+# Clients that compute between their reads, as engines do: times mean something then.
+PACED = ("--pause-s=0.01",)
+SMALL = ("--blocks=8", "--size=32768", "--chains=60")
+ZIPF = ("--chains=60",)
+
+
+@contextlib.contextmanager
+def cluster(*flags: str, nodes: tuple[str, ...] = NODES) -> Iterator[Rig]:
+    with contextlib.closing(Rig("--heat-half-life=2", *flags)) as rig:
+        rig.start(*nodes)
+        yield rig
+
+
+@contextlib.contextmanager
+def load(rig: Rig, *flags: str, clients: int = 2) -> Iterator[Load]:
+    with contextlib.closing(Load(rig.url, clients, *flags)) as made:
+        yield made
+        assert not made.wrong, f"{made.wrong} wrong values"
+
+
+def warm_imbalance(rig: Rig, flags: tuple[str, ...]) -> float:
+    with load(rig, *flags):
+        time.sleep(WARM_S)
+        return imbalance(rig.served_in(MEASURE_S))
+
+
+def spreading(trace: Path) -> Iterator[Line]:
+    loads = {"zipf(1.0)": ZIPF}
+    if trace.exists():
+        loads["mooncake_trace_1000"] = (f"--trace={trace}", "--size=32768")
+    else:
+        yield Line("mooncake_trace_1000", "no such file", str(trace), False)
+    without = {}
+    with cluster("--copies-max=0") as rig:
+        for name, flags in loads.items():
+            without[name] = warm_imbalance(rig, flags)
+    with cluster() as rig:
+        for name, flags in loads.items():
+            figure, off = warm_imbalance(rig, flags), without[name]
+            yield Line(
+                f"{name}: max/mean served",
+                f"{figure:.2f}, without copies {off:.2f}",
+                f"<= {BALANCED}, where > {SKEWED}",
+                figure <= BALANCED and off > SKEWED,
+            )
+        yield from changing(rig)
+
+
+def changing(rig: Rig) -> Iterator[Line]:
+    with load(rig, *ZIPF) as made:
+        time.sleep(WARM_S)
+        made.change_hot_set(1)
+        yield at_most("hot set changes: balanced again after", settles(rig), 10, " s")
+        most = len(rig.copies())
+    left = min(len(rig.copies()) for _ in range(20) if time.sleep(1) is None)
+    yield Line("no load: groups with copies", f"{most}, then {left}", "0 within 20 s", left == 0)
+
+
+def settles(rig: Rig, limit_s: float = 30.0) -> float:
+    """How long until three seconds, and the three behind them, are balanced."""
+    began = time.monotonic()
+    first = math.nan
+    while time.monotonic() - began < limit_s:
+        at = time.monotonic() - began
+        if imbalance(rig.served_in(3.0)) <= BALANCED:
+            if not math.isnan(first):
+                return first
+            first = at
+        else:
+            first = math.nan
+    return math.inf
+
+
+def joining(rig: Rig, made: Load) -> Iterator[Line]:
+    time.sleep(WARM_S)
+    before = made.between(time.monotonic() - 8, time.monotonic())
+    began = time.monotonic()
+    rig.launch("n5")
+    fair_s = math.inf
+    while time.monotonic() - began < 40:
+        share = part(rig.served_in(2.0), "n5")
+        if abs(share - 1) <= 0.2:
+            fair_s = time.monotonic() - began
+            break
+    moving = made.between(began, time.monotonic())
+    yield at_most("join: fair share (within 20 %) after", fair_s, 30, " s")
+    slower = percentile([r.took_s for r in moving], 0.99) / percentile(
+        [r.took_s for r in before], 0.99
+    )
+    yield at_most("join: p99 of requests, in times of before", slower, 1.5)
+
+
+def crashing(rig: Rig, made: Load, kills: int) -> Iterator[Line]:
+    waits: list[float] = []
+    lost = copied = 0
+    for victim in [NODES[index % 4] for index in range(kills)]:
+        names = sorted(rig.nodes)
+        seen = {asked.group for asked in made.requests}
+        own = owned_by(victim, names, seen)
+        there = rig.copies()
+        safe = {group for group in own if f"{group_id(group.encode()):016x}" in there}
+        killed_at = time.monotonic()
+        rig.kill(victim)
+        time.sleep(5)
+        after = made.between(killed_at, killed_at + 4)
+        waits += first_answers(after, own)
+        hot = [asked for asked in after if asked.group in safe]
+        lost += sum(asked.misses for asked in hot)
+        copied += len(hot)
+        rig.start(victim)
+        time.sleep(WARM_S)
+    yield at_most(f"crash: p99 of {len(waits)} first answers", percentile(waits, 0.99), 1.0, " s")
+    yield Line(
+        "crash: misses of groups with copies",
+        f"{lost} in {copied} requests",
+        "0",
+        copied > 0 == lost,
+    )
+
+
+def etcd_away(rig: Rig, made: Load) -> Iterator[Line]:
+    before = len(made.errors)
+    rig.etcd.kill()
+    time.sleep(8)
+    rig.etcd.start()
+    time.sleep(6)
+    yield at_most("etcd killed and restarted: failed calls", len(made.errors) - before, 0)
+
+
+def draining(rig: Rig) -> Iterator[Line]:
+    contents = Contents(64 << 10)
+    keys = [b"{kept-%d}%d" % (chain, block) for chain in range(100) for block in range(8)]
+    with infinistore.connect(rig.url, "kept", transport="tcp") as store:
+        for key in keys:
+            store.write_cache(contents.of(key), [(key, 0)], contents.size, unit="bytes")
+        store.sync()
+        node = rig.nodes["n2"]
+        node.admin("/drain", method="POST")
+        status = node.process.wait(60)
+        lost = 0
+        for key in keys:
+            value = np.zeros(contents.size, dtype=np.uint8)
+            outcomes = store.read_cache(value, [(key, 0)], len(value), unit="bytes").wait()
+            lost += not (outcomes.all_ok and np.array_equal(value, contents.of(key)))
+    figure = f"{lost} of {len(keys)}, exit status {status}"
+    yield Line("drain: values lost", figure, "0, exit status 0", lost == status == 0)
+
+
+def changes(kills: int) -> Iterator[Line]:
+    with cluster() as rig, load(rig, *SMALL, *PACED) as made:
+        yield from joining(rig, made)
+        yield from etcd_away(rig, made)
+        yield from crashing(rig, made, kills)
+        yield from draining(rig)
+        yield at_most("wrong values", made.wrong, 0)
+
+
+def command(name: str, words: list[str]) -> Line:
+    """A line that is a program's exit status."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    last = (done.stdout.strip().splitlines() or ["said nothing"])[-1]
+    return Line(name, last[:60], "exit status 0", done.returncode == 0)
+
+
+def chaos(minutes: float) -> Iterator[Line]:
+    words = [sys.executable, "-m", "chaos", "--nodes=3", f"--minutes={minutes}"]
+    yield command(f"chaos over 3 nodes, {minutes:g} min", words)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="cluster-check", description=__doc__)
+    parser.add_argument("--chaos-minutes", type=float, default=20.0)
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        default=ROOT.parent / "shared" / "traces" / "mooncake_trace_1000.jsonl",
+    )
+    parser.add_argument("--only", help="spreading, changes or chaos")
+    given = parser.parse_args()
+    sections: dict[str, Callable[[], Iterator[Line]]] = {
+        "spreading": lambda: spreading(given.trace),
+        "changes": lambda: changes(given.kills),
+        "chaos": lambda: chaos(given.chaos_minutes),
+    }
+    lines = []
+    for name, section in sections.items():
+        if given.only in (None, name):
+            for line in section():
+                lines.append(line)
+                print(line.text(), flush=True)
+    return 0 if lines and all(line.holds for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

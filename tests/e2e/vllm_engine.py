@@ -197,6 +197,53 @@ class Program:
         """Forgets the engine's own prefix cache."""
         return bool(self._llm.reset_prefix_cache())
 
+    def change_weights(self, factor: float, epoch: str | None = None) -> str:
+        """Other weights in the live model, and what docs/model-updates.md says to do about it.
+
+        Without a name the reset of the caches is the only signal.
+        """
+        import torch
+
+        from infinistore.connectors.vllm import set_weights_epoch
+
+        if epoch is not None:
+            set_weights_epoch(None)
+        with torch.no_grad():
+            for name, parameter in self._model().named_parameters():
+                if "input_layernorm" in name:  # others are packed for the CPU when they are loaded
+                    parameter.mul_(factor)
+        self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+        if epoch is not None:
+            set_weights_epoch(epoch)
+        connector = self._scheduler.connector
+        return "" if connector is None else str(connector.link.namespace)
+
+    def generate_across_change(
+        self, prompts: list[list[int]], max_tokens: int, steps: int, factor: float
+    ) -> list[dict[str, Any]]:
+        """Greedy continuations, the weights changed while they run, after so many steps.
+
+        For each prompt `tokens`, and how many of them were there `before` the change.
+        """
+        from vllm import SamplingParams
+
+        engine = self._llm.llm_engine
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+        for index, prompt in enumerate(prompts):
+            engine.add_request(str(index), {"prompt_token_ids": prompt}, sampling)
+        said: dict[int, list[int]] = {}
+        made = 0
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                said[int(output.request_id)] = list(output.outputs[0].token_ids)
+            made += 1
+            if made == steps:
+                self.change_weights(factor)
+                before = {index: len(tokens) for index, tokens in said.items()}
+        return [
+            {"tokens": said[index], "before": before.get(index, 0)} for index in range(len(prompts))
+        ]
+
     @property
     def _scheduler(self) -> Any:
         return self._llm.llm_engine.engine_core.engine_core.scheduler
@@ -251,10 +298,13 @@ class Program:
         handle = held.register_forward_pre_hook(stop)
         return "ready"
 
-    def _scheduler_model(self) -> Any:
+    def _model(self) -> Any:
         engine = self._llm.llm_engine.engine_core.engine_core
         worker = engine.model_executor.driver_worker
-        model = getattr(worker, "worker", worker).model_runner.model
+        return getattr(worker, "worker", worker).model_runner.model
+
+    def _scheduler_model(self) -> Any:
+        model = self._model()
         return getattr(model.model, "decoder", model.model)
 
     def hold_load(self) -> str:

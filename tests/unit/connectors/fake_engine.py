@@ -78,6 +78,7 @@ class StepOutput:
     scheduled_new_reqs: list[NewRequest] = field(default_factory=list)
     scheduled_cached_reqs: CachedRequests = field(default_factory=CachedRequests)
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    preempted_req_ids: set[str] = field(default_factory=set)
 
     @property
     def total_num_scheduled_tokens(self) -> int:
@@ -165,6 +166,7 @@ class Engine:
             lambda: self.links[0].client,
             saves=saves,
             loads=loads,
+            move=self.links[0].move,
             clock=self.clock,
         )
         self.workers: list[WorkerSide] = []
@@ -249,7 +251,7 @@ class Engine:
         plan = self.scheduler.build_step(output)
         for worker in self.workers:
             loads = list(plan.loads)
-            worker.begin_step(StepPlan(loads, plan.saves, plan.is_idle, plan.is_asking))
+            worker.begin_step(StepPlan(loads, plan.saves, plan.is_idle, plan.is_asking, plan.epoch))
         return plan
 
     def end(self) -> tuple[set[str], set[int]]:
@@ -262,7 +264,9 @@ class Engine:
             finished = ended if finished is None else finished & ended
             invalid |= worker.take_invalid()
         is_saving = all(worker.is_saving for worker in self.workers)
-        self.scheduler.on_output(finished or set(), invalid, is_saving)
+        wanted = {worker.wanted_epoch for worker in self.workers}
+        told = wanted.pop() if len(wanted) == 1 else ""
+        self.scheduler.on_output(finished or set(), invalid, is_saving, told)
         return finished or set(), invalid
 
     def prefill(self, request: Request, block_ids: list[int], computed: int = 0) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infinistore.connectors.vllm.epochs import WorkerExtension, set_weights_epoch
 from infinistore.errors import SetupError
 
 if TYPE_CHECKING:
     from infinistore.connectors.vllm.connector import InfiniStoreConnector
 
-__all__ = ["InfiniStoreConnector"]
+__all__ = ["InfiniStoreConnector", "WorkerExtension", "set_weights_epoch"]
 
 
 def __getattr__(name: str) -> object:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
-from infinistore.connectors.vllm import identity
+from infinistore.connectors.vllm import epochs, identity
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.metadata import StepPlan
 from infinistore.connectors.vllm.scheduler import SchedulerSide
@@ -40,9 +40,13 @@ class InfiniStoreWorkerState(_WorkerMetadata):  # type: ignore[misc]
     """Carries back whether the workers' saves reach the store."""
 
     is_saving: bool = True
+    wanted_epoch: str = ""  # of the weights, as somebody told the workers
 
     def aggregate(self, other: InfiniStoreWorkerState) -> InfiniStoreWorkerState:
-        return InfiniStoreWorkerState(self.is_saving and other.is_saving)
+        is_agreed = self.wanted_epoch == other.wanted_epoch
+        return InfiniStoreWorkerState(
+            self.is_saving and other.is_saving, self.wanted_epoch if is_agreed else ""
+        )
 
 
 # Named or not by the version, it says that the connector knows of several KV groups: it refuses
@@ -74,6 +78,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
                 saves=transfer.is_kv_producer,
                 loads=transfer.is_kv_consumer,
                 extra_keys=_extra_keys,
+                move=self.link.move,
             )
         else:
             rank, stage = _ranks()
@@ -85,6 +90,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
                 stage=stage,
                 saves=transfer.is_kv_producer,
             )
+        epochs.register(self)
         if not self.link.wait_tried(_START_WAIT_S):
             logger.warning("no store at %s yet: the engine starts without it", settings.url)
 
@@ -110,6 +116,12 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
         side = self.scheduler or self.worker
         fresh = side.counters.take() if side else {}
         return InfiniStoreStats(data=fresh) if fresh else None
+
+    def set_weights_epoch(self, epoch: str | None) -> None:
+        """See `epochs.set_weights_epoch`."""
+        side = self.scheduler or self.worker
+        if side is not None:
+            side.set_epoch(epoch)
 
     def shutdown(self) -> None:
         if self.scheduler is not None:
@@ -146,7 +158,12 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
             connector_output.finished_recving or (),
             set(connector_output.invalid_block_ids or ()),
             state.is_saving if isinstance(state, InfiniStoreWorkerState) else True,
+            state.wanted_epoch if isinstance(state, InfiniStoreWorkerState) else "",
         )
+
+    def reset_cache(self) -> bool:
+        self._scheduler.reset()
+        return True
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -194,7 +211,10 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
 
     def build_connector_worker_meta(self) -> InfiniStoreWorkerState | None:
         # Saying nothing means that all is well.
-        return None if self._worker.is_saving else InfiniStoreWorkerState(False)
+        worker = self._worker
+        if worker.is_saving and not worker.wanted_epoch:
+            return None
+        return InfiniStoreWorkerState(worker.is_saving, worker.wanted_epoch)
 
 
 def _ranks() -> tuple[int, int]:

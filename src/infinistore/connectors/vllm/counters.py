@@ -19,6 +19,7 @@ COUNTER_NAMES = (
     "tokens_hit",
     "lookups",
     "lookups_failed",  # late or refused: the request computes
+    "weights_epochs",  # begun, or named, since the start
     "requests_unkeyed",  # requests that have no key that we know: not cached
 )
 

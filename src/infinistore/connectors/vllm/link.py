@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from infinistore.connectors.vllm.counters import Warner
+from infinistore.connectors.vllm.epochs import namespace_in
 from infinistore.connectors.vllm.settings import ConnectorSettings
 from infinistore.errors import InfiniStoreError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
 
 _RETRY_S = 2.0
+_MOVE_WAIT_S = 1.0  # for a connection in a new epoch; later it is made behind
 
 
 def connect(settings: ConnectorSettings, namespace: str) -> Client:
@@ -40,7 +42,8 @@ class StoreLink:
     def __init__(self, settings: ConnectorSettings, namespace: Callable[[], str]) -> None:
         self._settings = settings
         self._find_namespace = namespace
-        self.namespace: str | None = None  # once it is known
+        self._base: str | None = None  # the namespace but for the epoch, once it is known
+        self._epoch = settings.weights_epoch
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._device: int | None = None  # the GPU that copies to and from the store's memory
@@ -53,6 +56,11 @@ class StoreLink:
     def client(self) -> Client | None:
         """The client, which reconnects by itself after its first connection."""
         return self._client
+
+    @property
+    def namespace(self) -> str | None:
+        """Where the blocks are, once it is known."""
+        return None if self._base is None else namespace_in(self._base, self._epoch)
 
     def wait_tried(self, timeout_s: float) -> bool:
         """Waits for the first attempt while the engine starts; whether it succeeded."""
@@ -81,6 +89,17 @@ class StoreLink:
             client.close()
             self._start()
 
+    def move(self, epoch: str) -> None:
+        """Goes on in the namespace of another epoch; when it returns no copy in the old goes on."""
+        with self._lock:
+            self._epoch = epoch
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+            self._tried.clear()
+            self._start()
+            self._tried.wait(_MOVE_WAIT_S)
+
     def close(self) -> None:
         """Ends the link for good."""
         self._closing.set()
@@ -94,14 +113,16 @@ class StoreLink:
 
     def _run(self) -> None:
         try:
-            namespace = self.namespace or self._find_namespace()
+            base = self._base or self._find_namespace()
         except Exception:
             logger.exception("no namespace, so nothing is saved or loaded")
             self._tried.set()
             return
-        self.namespace = namespace
-        logger.info("namespace %s at %s", namespace, self._settings.url)
+        self._base = base
         while not self._closing.is_set():
+            epoch = self._epoch
+            namespace = namespace_in(base, epoch)
+            logger.info("namespace %s at %s", namespace, self._settings.url)
             try:
                 client = connect(self._settings, namespace)
             except InfiniStoreError as error:
@@ -113,15 +134,17 @@ class StoreLink:
                 logger.exception("cannot use the store at %s", self._settings.url)
                 self._tried.set()
                 return
-            self._adopt(client)
-            return
+            if self._adopt(client, epoch):
+                return
 
-    def _adopt(self, client: Client) -> None:
+    def _adopt(self, client: Client, epoch: str) -> bool:
+        """False: the epoch is over, and its client closed."""
         prepared = self._device
         if prepared is not None:
             self._prepare(client, prepared)
         with self._lock:
-            is_wanted = not self._closing.is_set()
+            is_over = self._epoch != epoch
+            is_wanted = not self._closing.is_set() and not is_over
             if is_wanted:
                 self._client = client
                 self._tried.set()
@@ -130,3 +153,4 @@ class StoreLink:
             client.close()
         elif device is not None and device != prepared:  # said meanwhile
             self._prepare(client, device)
+        return not is_over

@@ -36,6 +36,7 @@ class _Pending:
     block_ids: list[int]
     batch: Any  # None: it could not even be submitted
     deadline_s: float
+    is_void: bool = False  # what it loaded must not be used
 
 
 @dataclass(slots=True)
@@ -77,6 +78,12 @@ class AsyncLoads:
                 return True
         return True
 
+    def void(self) -> None:
+        """Ends all loads now: the weights change, and what they have loaded is of no use."""
+        fence([p.batch for p in self._pending if p.batch is not None], self.drop_link)
+        for pending in self._pending:
+            pending.is_void = True
+
     def take_ended(self) -> list[LoadedBlocks]:
         """The loads that have ended since the last call, each in exactly one way."""
         now = self.clock()
@@ -98,6 +105,8 @@ def _outcome(pending: _Pending) -> LoadedBlocks:
         causes = frozenset({Code.DISCONNECTED})
         return LoadedBlocks(pending.request_id, 0, list(pending.block_ids), causes)
     codes = [Code(code) for code in pending.batch.wait(0)]
+    if pending.is_void:
+        codes = [Code.CANCELLED] * len(codes)
     failed = [b for b, code in zip(pending.block_ids, codes, strict=True) if code != Code.OK]
     causes = frozenset(code for code in codes if code != Code.OK)
     corrupt = codes.count(Code.CORRUPT)

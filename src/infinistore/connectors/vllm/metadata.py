@@ -36,3 +36,4 @@ class StepPlan:
     saves: BlockSaves = field(default_factory=BlockSaves)
     is_idle: bool = False  # no token is computed: the worker may wait for its loads
     is_asking: bool = False  # requests wait for the store's word
+    epoch: str = ""  # of the weights: in whose namespace the workers are from this step on

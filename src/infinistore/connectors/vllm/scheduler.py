@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from infinistore.connectors.vllm import decisions
+from infinistore.connectors.vllm import decisions, epochs
 from infinistore.connectors.vllm.counters import Counters, Warner
 from infinistore.connectors.vllm.decisions import Verdict
+from infinistore.connectors.vllm.epochs import OldBlocks
 from infinistore.connectors.vllm.identity import EngineShape
 from infinistore.connectors.vllm.lookups import Lookup, Lookups
 from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
@@ -39,6 +40,7 @@ class SchedulerSide:
         saves: bool = True,
         loads: bool = True,
         extra_keys: ExtraKeys = lambda request, start, end: None,
+        move: Callable[[str], None] = lambda epoch: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -58,6 +60,12 @@ class SchedulerSide:
         self._step_leases: list[tuple[list[int], int]] = []
         self._steps_ahead = shape.stages + 1
         self._is_saving = True  # what the workers last reported
+        self.epoch = settings.weights_epoch
+        self._move = move  # the link, to the namespace of another epoch
+        self._is_updating = False  # the weights change: nothing is loaded or saved
+        self._is_unnamed = False  # a reset began the epoch, and nobody has named it yet
+        self._awaits_reset = False  # it was named before the engine's own cache was reset
+        self._old = OldBlocks()
         self.counters = Counters()
         self._warner = Warner(logger, clock)
 
@@ -72,9 +80,9 @@ class SchedulerSide:
     def matched_tokens(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens the store has beyond `computed_tokens`; None: ask again next step."""
         plan = self._plan(request)
+        plan.asked_computed = computed_tokens
         if not self._may_ask(plan):
             return 0, False
-        plan.asked_computed = computed_tokens
         blocks = self._hit_blocks(plan)
         if blocks is None:
             return None, False
@@ -85,6 +93,7 @@ class SchedulerSide:
         """Notes the blocks to load, if any; lets the lease go if none."""
         plan = self._plan(request)
         plan.block_ids = list(block_ids)
+        self._old.allocated(request.request_id, plan.asked_computed)
         lookup, plan.lookup = plan.lookup, None
         if external <= 0:
             self._lookups.abandon(lookup)
@@ -108,17 +117,64 @@ class SchedulerSide:
     def build_step(self, output: Any) -> StepPlan:
         """The plan of a step; after this the step is the workers'."""
         self._lookups.sweep()
+        self._old.step(getattr(output, "preempted_req_ids", None) or ())
         loads, self._to_load = self._to_load, []
         return StepPlan(
             loads=loads,
             saves=self._collect_saves(output),
             is_idle=output.total_num_scheduled_tokens == 0,
             is_asking=any(plan.lookup is not None for plan in self._plans.values()),
+            epoch=self.epoch,
         )
 
-    def on_output(self, finished: Iterable[str], invalid: set[int], is_saving: bool) -> None:
+    # Weights that change.
+
+    def reset(self) -> None:
+        """The engine empties its cache and wants ours empty: a new epoch, which costs no deletion.
+
+        It is the one named just before, if it was; or nobody's but this engine's until it is named.
+        """
+        if self._awaits_reset or self._settings.epoch_on_reset == "keep":
+            self._awaits_reset = False
+        else:
+            self._begin(epochs.private())
+            self._is_unnamed = True
+        self._old.cache_was_reset()
+
+    def set_epoch(self, epoch: str | None) -> None:
+        """The weights are to change (None), or have changed and are now called so."""
+        self._is_updating = epoch is None
+        if epoch is None or epoch == self.epoch:
+            return
+        if self._is_unnamed:  # what was computed since the reset is by these weights
+            self._go_to(epoch)
+        else:
+            self._begin(epoch)
+            self._awaits_reset = True
+        self._is_unnamed = False
+
+    def _begin(self, epoch: str) -> None:
+        self._old.weights_changed()
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: str) -> None:
+        logger.info("weights epoch %r follows %r", epoch, self.epoch)
+        self.epoch = epoch
+        self.counters.add("weights_epochs")
+        for plan in self._plans.values():
+            self._lookups.abandon(plan.lookup)
+            plan.lookup = plan.in_store = None
+            plan.loading_leases = []  # leases end with their connection
+        self._step_leases = []
+        self._move(epoch)
+
+    def on_output(
+        self, finished: Iterable[str], invalid: set[int], is_saving: bool, wanted_epoch: str = ""
+    ) -> None:
         """Ends the loads that the workers report, with their leases."""
         self._is_saving = is_saving
+        if wanted_epoch:
+            self.set_epoch(wanted_epoch)
         for request_id in finished:
             plan = self._loading.pop(request_id, None)
             if plan is not None:
@@ -135,6 +191,7 @@ class SchedulerSide:
     def on_finished(self, request: Any) -> dict[str, object] | None:
         """Forgets a request; returns what its answer says of the blocks that it saved."""
         plan = self._plans.pop(request.request_id, None)
+        self._old.ended(request.request_id)
         if plan is None:
             return None
         self._lookups.abandon(plan.lookup)
@@ -169,6 +226,7 @@ class SchedulerSide:
     def _may_ask(self, plan: RequestPlan) -> bool:
         return (
             self._loads
+            and not self._is_updating
             and plan.extras is not None
             and not plan.has_failed
             and not getattr(plan.request, "skip_reading_prefix_cache", False)
@@ -265,6 +323,8 @@ class SchedulerSide:
     def _save(self, saves: BlockSaves, request_id: str, computed: int, output: Any) -> None:
         plan = self._plans.get(request_id)
         if plan is None or plan.extras is None or not self._saves:
+            return
+        if self._is_updating or self._old.is_under(request_id):
             return
         scheduled = output.num_scheduled_tokens[request_id]
         # A failed load takes a running request back: what it computes again is saved again.

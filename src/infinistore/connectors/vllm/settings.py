@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from infinistore.connectors.vllm import epochs
 from infinistore.errors import ConfigError
 
 ASYNC, LAYERWISE = "async", "layerwise"
-_CHOICES = {"load_mode": (ASYNC, LAYERWISE), "transport": ("auto", "shm", "tcp")}
+_CHOICES = {
+    "load_mode": (ASYNC, LAYERWISE),
+    "transport": ("auto", "shm", "tcp"),
+    "epoch_on_reset": epochs.ON_RESET,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,8 @@ class ConnectorSettings:
     save_timeout_s: float = 5.0  # a step waits so long for its saves
     load_timeout_s: float = 30.0  # a load waits so long
     weights_id: str = ""  # stands for the weights' digest; the user vouches for it
+    weights_epoch: str = ""  # of weights that change in running engines: INFINISTORE_WEIGHTS_EPOCH
+    epoch_on_reset: str = "new"  # a reset of the connector's cache begins one; keep: does not
     allow_load_failure_fail: bool = False  # accept kv_load_failure_policy "fail"
 
     @classmethod
@@ -33,6 +41,8 @@ class ConnectorSettings:
         """Reads the extra config. Raises `ConfigError` for a key or value that it cannot mean."""
         known = {f.name: f for f in fields(cls)}
         values: dict[str, object] = {}
+        if epoch := os.environ.get(epochs.VARIABLE):
+            values["weights_epoch"] = _checked("weights_epoch", epoch, "str")
         for name, value in extra.items():
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)
@@ -52,6 +62,8 @@ def _checked(name: str, value: object, kind: str) -> object:
     choices = _CHOICES.get(name)
     if choices and value not in choices:
         raise ConfigError(f"kv_connector_extra_config: {name} = {value!r}; choose from {choices}")
+    if name == "weights_epoch" and value:
+        return epochs.checked(str(value))
     if name == "tenant" and not value:
         raise ConfigError("kv_connector_extra_config: tenant is empty; leave it out for 'default'")
     return value

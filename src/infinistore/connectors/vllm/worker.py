@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from infinistore.connectors import _streams
 from infinistore.connectors._blocks import CacheMap
@@ -21,6 +22,9 @@ from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
 from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
 from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
 from infinistore.keys import key_part
+
+if TYPE_CHECKING:
+    from infinistore import Client
 
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
 
@@ -59,6 +63,9 @@ class WorkerSide:
         self._invalid: set[int] = set()
         self._asking_wait_s = _ASKING_WAIT_S
         self._gate = SaveGate(clock)
+        self._epoch = settings.weights_epoch
+        self._is_updating = False  # the weights change: nothing is loaded or saved
+        self.wanted_epoch = ""  # the scheduler's side has not heard of it yet
         self._warner = Warner(logger, clock)
         self.counters = Counters()
 
@@ -86,13 +93,38 @@ class WorkerSide:
     @property
     def is_saving(self) -> bool:
         """Whether saves are on their way to the store and not paused."""
-        return self._gate.is_open and self._link.client is not None
+        return self._gate.is_open and self._client is not None
 
     def begin_step(self, plan: StepPlan) -> None:
         """Takes the step's plan; before any hook of the step."""
+        if plan.epoch != self._epoch:
+            self._epoch = plan.epoch
+            self._void_loads()
+            self._link.move(plan.epoch)
+        if self.wanted_epoch == self._epoch:
+            self.wanted_epoch = ""
         self._plan = plan
         self._step_save = None
         self._is_save_begun = False
+
+    def set_epoch(self, epoch: str | None) -> None:
+        """The weights are to change (None), or have changed; between steps."""
+        self._is_updating = epoch is None
+        self.wanted_epoch = "" if epoch in (None, self._epoch) else str(epoch)
+        if self._is_fenced:
+            self._void_loads()
+
+    @property
+    def _is_fenced(self) -> bool:
+        return self._is_updating or bool(self.wanted_epoch)
+
+    def _void_loads(self) -> None:
+        if self._loads is not None:
+            self._loads.void()
+
+    @property
+    def _client(self) -> Client | None:
+        return None if self._is_fenced else self._link.client
 
     def _save(self) -> StepSave | None:
         # When it is first needed: with its first layer the GPU has work, and this takes a while.
@@ -104,7 +136,7 @@ class WorkerSide:
     def _begin_save(self, plan: StepPlan) -> StepSave | None:
         if not plan.saves or not self._saves or self._cache is None:
             return None
-        client = self._link.client
+        client = self._client
         if client is None or not self._gate.is_open:
             self.counters.add("blocks_save_skipped", len(plan.saves))
             return None
@@ -125,14 +157,14 @@ class WorkerSide:
         if self._settings.load_mode == ASYNC:
             for load in loads:
                 keys = self._keys(load.names)
-                self._loads.start(self._link.client, load.request_id, keys, load.block_ids)
+                self._loads.start(self._client, load.request_id, keys, load.block_ids)
         else:
             self._step_load = self._start_layers(self._cache, loads)
 
     def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
         keys = self._keys(name for load in loads for name in load.names)
         block_ids = [block_id for load in loads for block_id in load.block_ids]
-        return LayerLoads(cache, self._link.client, keys, block_ids, self._link.drop)
+        return LayerLoads(cache, self._client, keys, block_ids, self._link.drop)
 
     def wait_layer(self, name: str) -> None:
         """Waits until one layer of this step's loads is in place, or has failed."""

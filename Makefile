@@ -1,7 +1,7 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
 .PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm gpu-test gpu-bench derive-eviction clean must-hold
 PEERS := redis mooncake nixl
-.PHONY: peers $(PEERS:%=peer-%)
+.PHONY: peers $(PEERS:%=peer-%) test-clients
 PROOFS := demo vllm survival layerwise cpu peers kill faults integrity eviction bench manners clone
 .PHONY: $(PROOFS:%=proof-%)
 
@@ -33,4 +33,6 @@ peers: $(PEERS:%=peer-%)
 # What must hold, line by line with its figure; must-hold: all of them, in one table.
 $(PROOFS:%=proof-%): proof-%: build; @.venv/bin/python scripts/prove.py $*
 must-hold: build; @.venv/bin/python scripts/prove.py --all
+# Other packages' own clients against ours, each installed below build/clients/.
+test-clients: build; @.venv/bin/python scripts/test_clients.py
 clean: ;      @scripts/clean.sh

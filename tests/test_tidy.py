@@ -59,6 +59,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
 FENCED: dict[str, set[str]] = {
     "torch": {"client", "connectors"},
     "vllm": {"connectors"},
+    "sglang": {"connectors"},
     "aiohttp": {"server", "router", "cli"},
     "uvloop": {"server", "router", "cli"},
     "click": {"server", "router", "cli"},

@@ -1,5 +1,5 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
-.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm gpu-test gpu-bench derive-eviction clean must-hold
+.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm gpu-test gpu-bench derive-eviction what-if clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%) test-clients
 PROOFS := demo vllm survival layerwise cpu peers kill faults integrity eviction bench manners clone
@@ -21,6 +21,8 @@ bench: build; @scripts/bench.sh
 # What cannot be installed is reported as short, or as missing.
 bench-check: build; @scripts/bench_check.sh $(PEERS)
 bench-sweep: build; @.venv/bin/python benchmarks/peers.py $(PEERS) || true; scripts/bench.sh sweep
+# Hit rates by pool size from a sample, beside the truth.
+what-if: build; @.venv/bin/python benchmarks/what_if.py
 # The numbers of the eviction policy reuse, from generated workloads.
 derive-eviction: build; @.venv/bin/python benchmarks/derive_reuse.py
 bench-vllm: build; @scripts/bench_vllm.sh

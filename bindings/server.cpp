@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <stdexcept>
@@ -126,6 +127,93 @@ nb::tuple list_keys(const Server& server, std::uint64_t cursor, std::size_t coun
   return nb::make_tuple(page.next, rows);
 }
 
+const char* name_of(Reason reason) {
+  switch (reason) {
+    case Reason::kRoom:
+      return "room";
+    case Reason::kWatermark:
+      return "watermark";
+    case Reason::kErased:
+      return "erased";
+    case Reason::kPurged:
+      return "purged";
+    case Reason::kCorrupt:
+      return "corrupt";
+  }
+  return "unknown";
+}
+
+const char* name_of(KeyStory::State state) {
+  switch (state) {
+    case KeyStory::State::kPresent:
+      return "present";
+    case KeyStory::State::kWritten:
+      return "written";
+    case KeyStory::State::kLeft:
+      return "left";
+    case KeyStory::State::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+double seconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(kSecond); }
+
+nb::list explain(const Server& server, const std::string& space,
+                 const std::vector<nb::bytes>& keys) {
+  std::vector<std::string_view> views;
+  for (const auto& key : keys) views.emplace_back(key.c_str(), key.size());
+  const auto answers = [&] {
+    const Unlocked release;
+    return server.explain(space, views);
+  }();
+  nb::list all;
+  for (const auto& answer : answers) {
+    nb::dict facts;
+    facts["state"] = name_of(answer.story.state);
+    if (answer.story.state == KeyStory::State::kLeft) {
+      facts["reason"] = name_of(answer.story.departure.reason);
+      facts["ago_s"] = seconds(answer.ago);
+      facts["pressing"] = as_bytes(answer.pressing);
+    } else if (answer.story.state == KeyStory::State::kUnknown) {
+      nb::list elsewhere;
+      for (const auto& name : answer.elsewhere) elsewhere.append(as_bytes(name));
+      facts["elsewhere"] = elsewhere;
+      facts["forgotten"] = answer.story.forgotten_at != 0;
+    }
+    all.append(facts);
+  }
+  return all;
+}
+
+nb::list spaces(const Server& server) {
+  const auto views = [&] {
+    const Unlocked release;
+    return server.spaces();
+  }();
+  nb::list all;
+  for (const auto& view : views) {
+    nb::dict facts;
+    facts["namespace"] = as_bytes(view.name);
+    facts["keys"] = view.counts.keys;
+    facts["bytes"] = view.counts.bytes;
+    facts["hits"] = view.counts.hits;
+    facts["misses"] = view.counts.misses;
+    facts["idle_s"] = view.idle ? nb::cast(seconds(*view.idle)) : nb::none();
+    all.append(facts);
+  }
+  return all;
+}
+
+nb::dict as_dict(const HitCurve::Picture& picture) {
+  nb::dict facts;
+  facts["asked"] = picture.asked;
+  facts["sampled_share"] = picture.sampled_share;
+  facts["bytes_max"] = picture.bytes_max;
+  facts["hit_rates"] = picture.hit_rates;
+  return facts;
+}
+
 // Steps of a scrub: one thread at a time, which is Python's to see to.
 nb::dict found(const Scrub& scrub) {
   const auto counts = scrub.found();
@@ -173,6 +261,16 @@ void init_server(nb::module_& module) {
           "The keys of a namespace, or of all.")
       .def("check_integrity", &Server::check_integrity, nb::call_guard<Unlocked>(),
            "What is wrong with the books, empty if nothing; everybody waits meanwhile.")
+      .def("explain", &explain, nb::arg("namespace"), nb::arg("keys"),
+           "What became of each key; of at most 1,024.")
+      .def("namespaces", &spaces,
+           "Keys, bytes, hits and misses of each, and when it was used last.")
+      .def(
+          "hit_curve",
+          [](const Server& self, const std::vector<std::uint64_t>& pool_bytes) {
+            return as_dict(self.hit_curve(pool_bytes));
+          },
+          nb::arg("pool_bytes"), "Hit rates that pools of such sizes would have had.")
       .def("scrub", &Server::make_scrub, nb::keep_alive<0, 1>(), "A new walk over all values.")
       .def("hottest", &hottest, nb::arg("count_max"),
            "(namespace, key, value_bytes, bytes_per_s) of what it serves most, the hottest first.")

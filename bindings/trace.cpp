@@ -107,6 +107,9 @@ class TraceStore {
   std::pair<std::uint64_t, std::uint64_t> free_and_evictions() {
     return {store_.counters().free_bytes, store_.counters().evictions};
   }
+  std::vector<double> hit_rates(const std::vector<std::uint64_t>& pool_bytes) {
+    return store_.hit_curve(pool_bytes).hit_rates;
+  }
   std::string check_integrity() { return store_.check_integrity(); }
 
  private:
@@ -141,6 +144,7 @@ void init_trace(nb::module_& module) {
       .def("put", &TraceStore::put, nb::arg("block"), nb::arg("value_bytes"))
       .def("exists", &TraceStore::exists, nb::arg("block"))
       .def("free_and_evictions", &TraceStore::free_and_evictions)
+      .def("hit_rates", &TraceStore::hit_rates, nb::arg("pool_bytes"))
       .def("check_integrity", &TraceStore::check_integrity);
   module.def("reuse_tuning", [] { return numbers_of({}); });
   module.def("eviction_policies", [] {

@@ -58,4 +58,20 @@ inline constexpr std::uint64_t kStagedPercentMax = 25;
 // serves is among them, whatever else is read.
 inline constexpr std::size_t kHeatKeysMax = 8192;
 
+// Keys that have left and are remembered, by which `explain` tells evicted from never stored: 16
+// bytes each, so 0.1 % of the pool up to 16 MiB.
+inline constexpr std::uint64_t kDepartureBytesOfPool = 16 << 10;
+inline constexpr std::size_t kDeparturesMin = 4096;
+inline constexpr std::size_t kDeparturesMax = 1u << 20;
+
+// Keys of which every use is followed, for the hit rate by pool size: some 3 MiB.  With a quarter of
+// them a few hash seeds erred by more than two points (`make what-if`).  And the largest pool that
+// the curve is of, in pools as this one.
+inline constexpr std::size_t kSampledKeysMax = 32768;
+inline constexpr std::uint64_t kCurvePoolsMax = 8;
+
+// Keys of one `explain`, and namespaces in which a key that is missing is looked for.
+inline constexpr std::size_t kExplainedKeysMax = 1024;
+inline constexpr std::size_t kExplainedSpacesMax = 256;
+
 }  // namespace infinistore

@@ -288,6 +288,22 @@ std::string Server::check_integrity() const {
   return it ? it->store().check_integrity() : std::string();
 }
 
+std::vector<KeyAnswer> Server::explain(std::string_view space,
+                                       std::span<const std::string_view> keys) const {
+  auto* it = running();
+  return it ? it->store().explain(space, keys) : std::vector<KeyAnswer>{};
+}
+
+std::vector<SpaceView> Server::spaces() const {
+  auto* it = running();
+  return it ? it->store().spaces() : std::vector<SpaceView>{};
+}
+
+HitCurve::Picture Server::hit_curve(std::span<const std::uint64_t> pool_bytes) const {
+  auto* it = running();
+  return it ? it->store().hit_curve(pool_bytes) : HitCurve::Picture{};
+}
+
 std::unique_ptr<Scrub> Server::make_scrub() {
   auto* it = running();
   return it ? std::make_unique<Scrub>(it->store()) : nullptr;

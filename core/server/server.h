@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,11 @@ class Server {
   // What it serves most, and a walk over all keys: see Heat.
   std::vector<Heat::Key> hottest(std::size_t count_max) const;
   Heat::Page list_keys(std::uint64_t cursor, std::size_t count_max) const;
+  // Why keys are or are not there; what lives in each namespace; hit rates by pool size.
+  std::vector<KeyAnswer> explain(std::string_view space,
+                                 std::span<const std::string_view> keys) const;
+  std::vector<SpaceView> spaces() const;
+  HitCurve::Picture hit_curve(std::span<const std::uint64_t> pool_bytes) const;
   // What is wrong with the books, empty if nothing; everybody waits meanwhile.
   std::string check_integrity() const;
   // A new walk over all values, in steps of the caller's; null before start().  It must end before

@@ -63,6 +63,9 @@ void add_store(Counters& all, const StoreCounters& store) {
   all.add("pins", store.pins);
   all.add("hits", store.hits);
   all.add("misses", store.misses);
+  all.add("misses_new", store.misses_new);
+  all.add("misses_evicted", store.misses_evicted);
+  all.add("misses_erased", store.misses_erased);
   all.add("seals", store.seals);
   all.add("exists", store.exists);
   all.add("evictions", store.evictions);

@@ -1,5 +1,6 @@
 #include "core/store/shard.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/check.h"
@@ -20,8 +21,12 @@ bool StagedBudget::take(std::uint64_t bytes) noexcept {
 }
 
 Shard::Shard(Pool& pool, StagedBudget& budget, UseCount& uses,
-             std::unique_ptr<EvictionPolicy> policy) noexcept
-    : pool_(pool), budget_(budget), uses_(uses), policy_(std::move(policy)) {
+             std::unique_ptr<EvictionPolicy> policy, std::size_t departures_max)
+    : pool_(pool),
+      budget_(budget),
+      uses_(uses),
+      policy_(std::move(policy)),
+      departures_(departures_max) {
   for (auto& place : first_places_) place = kNoPlace;
 }
 
@@ -138,8 +143,9 @@ Code Shard::seal(ReservationState& state, std::optional<std::uint64_t> whole_che
 }
 
 void Shard::publish_locked(EntryPtr entry) noexcept {
-  if (key_counts_.size() <= entry->space) key_counts_.resize(entry->space + std::size_t{1});
-  ++key_counts_[entry->space];
+  SpaceCounts& counts = counts_of_locked(entry->space);
+  ++counts.keys;
+  counts.bytes += entry->pool_bytes();
   ++counters_.seals;
   counters_.sealed_bytes += entry->pool_bytes();
   Entry& sealed = *entry.release();
@@ -173,8 +179,14 @@ void Shard::end_quarantine(ReservationState& state) noexcept {
 Entry* Shard::pin(const KeyRef& ref, bool counted) noexcept {
   const MutexLock lock(mutex_);
   Entry* entry = sealed_.find(ref);
-  if (counted) ++(entry != nullptr ? counters_.hits : counters_.misses);
-  if (entry == nullptr) return nullptr;
+  if (entry == nullptr) {
+    if (counted) count_misses_locked(ref, 1);
+    return nullptr;
+  }
+  if (counted) {
+    ++counters_.hits;
+    ++counts_of_locked(ref.space).hits;
+  }
   if (entry->pins == 0) make_unevictable_locked(*entry);
   ++entry->pins;
   ++counters_.pins;
@@ -242,9 +254,33 @@ bool Shard::is_detached(const Entry& entry) const noexcept {
   return entry.is_detached;
 }
 
-void Shard::count_lookup(bool is_hit) noexcept {
+void Shard::count_hits(NamespaceId space, std::size_t keys) noexcept {
   const MutexLock lock(mutex_);
-  ++(is_hit ? counters_.hits : counters_.misses);
+  counters_.hits += keys;
+  counts_of_locked(space).hits += keys;
+}
+
+void Shard::count_misses(const KeyRef& first, std::size_t keys) noexcept {
+  const MutexLock lock(mutex_);
+  count_misses_locked(first, keys);
+}
+
+void Shard::count_misses_locked(const KeyRef& first, std::size_t keys) noexcept {
+  counters_.misses += keys;
+  counts_of_locked(first.space).misses += keys;
+  const auto departure = departures_.find(first.hash);
+  if (!departure) {
+    counters_.misses_new += keys;
+  } else if (is_eviction(departure->reason)) {
+    counters_.misses_evicted += keys;
+  } else {
+    counters_.misses_erased += keys;
+  }
+}
+
+SpaceCounts& Shard::counts_of_locked(NamespaceId space) noexcept {
+  if (space_counts_.size() <= space) space_counts_.resize(space + std::size_t{1});
+  return space_counts_[space];
 }
 
 bool Shard::contains(const KeyRef& ref) const noexcept {
@@ -285,7 +321,8 @@ bool Shard::is_written(const KeyRef& ref) const noexcept {
 
 EntryPtr Shard::detach_locked(Entry& entry) noexcept {
   sealed_.erase(entry);
-  --key_counts_[entry.space];
+  --space_counts_[entry.space].keys;
+  space_counts_[entry.space].bytes -= entry.pool_bytes();
   if (entry.pins == 0) make_unevictable_locked(entry);
   if (entry.pins == 0 && entry.holds == 0) return release_locked(entry);
   entry.is_detached = true;
@@ -299,25 +336,27 @@ EntryPtr Shard::release_locked(Entry& entry) noexcept {
   return EntryPtr(&entry);
 }
 
-bool Shard::erase(const KeyRef& ref) noexcept {
+bool Shard::erase(const KeyRef& ref, Nanos now) noexcept {
   EntryPtr ended;
   const MutexLock lock(mutex_);
   Entry* entry = sealed_.find(ref);
   if (entry == nullptr) return false;
+  departures_.note(ref.hash, {.at = now, .reason = Reason::kErased});
   ended = detach_locked(*entry);
   ++counters_.erased;
   return true;
 }
 
-void Shard::drop_corrupt(Entry& entry) noexcept {
+void Shard::drop_corrupt(Entry& entry, Nanos now) noexcept {
   const MutexLock lock(mutex_);
   ++counters_.corrupt;
   if (entry.is_detached) return;
+  departures_.note(entry.hash, {.at = now, .reason = Reason::kCorrupt});
   const EntryPtr ended = detach_locked(entry);
   KV_CHECK(ended == nullptr);  // the caller's lease keeps it
 }
 
-std::size_t Shard::purge(NamespaceId space) {
+std::size_t Shard::purge(NamespaceId space, Nanos now) {
   std::vector<EntryPtr> ended;
   const MutexLock lock(mutex_);
   std::vector<Entry*> doomed;
@@ -325,6 +364,7 @@ std::size_t Shard::purge(NamespaceId space) {
     if (entry.space == space) doomed.push_back(&entry);
   });
   for (Entry* entry : doomed) {
+    departures_.note(entry->hash, {.at = now, .reason = Reason::kPurged});
     if (EntryPtr end = detach_locked(*entry)) ended.push_back(std::move(end));
   }
   states_.for_each([&](ReservationState& state) {
@@ -352,10 +392,11 @@ void Shard::announce_firsts_locked() noexcept {
   }
 }
 
-std::uint64_t Shard::evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max) {
+std::uint64_t Shard::evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max,
+                           const Departure& why) {
   std::vector<EntryPtr> ended;
   std::uint64_t freed_bytes = 0;
-  bool has_evicted = false;
+  std::optional<std::uint64_t> last_hash;
   const MutexLock lock(mutex_);
   while (freed_bytes < bytes) {
     Entry* first = policy_->first(line);
@@ -363,19 +404,47 @@ std::uint64_t Shard::evict(std::uint64_t bytes, std::size_t line, std::uint64_t 
     const std::uint64_t first_bytes = first->pool_bytes();
     ++counters_.evictions;
     counters_.evicted_bytes += first_bytes;
-    has_evicted = true;
+    departures_.expect(first->hash);  // noted one entry later: by then it is in the cache
+    if (last_hash) departures_.note(*last_hash, why);
+    last_hash = first->hash;
     EntryPtr end = detach_locked(*first);
     if (end == nullptr) continue;  // held: its bytes come with the hold's end
     freed_bytes += first_bytes;
     ended.push_back(std::move(end));
   }
-  if (!has_evicted) announce_firsts_locked();  // the caller came for one that has moved
+  if (last_hash) departures_.note(*last_hash, why);
+  if (!last_hash) announce_firsts_locked();  // the caller came for one that has moved
   return freed_bytes;
 }
 
 std::size_t Shard::key_count(NamespaceId space) const noexcept {
   const MutexLock lock(mutex_);
-  return space < key_counts_.size() ? key_counts_[space] : 0;
+  return space < space_counts_.size() ? space_counts_[space].keys : 0;
+}
+
+void Shard::add_space_counts(std::vector<SpaceCounts>& sum) const {
+  const MutexLock lock(mutex_);
+  for (std::size_t space = 0; space < std::min(space_counts_.size(), sum.size()); ++space) {
+    sum[space].keys += space_counts_[space].keys;
+    sum[space].bytes += space_counts_[space].bytes;
+    sum[space].hits += space_counts_[space].hits;
+    sum[space].misses += space_counts_[space].misses;
+  }
+}
+
+KeyStory Shard::story(const KeyRef& ref) const noexcept {
+  const MutexLock lock(mutex_);
+  KeyStory story;
+  story.forgotten_at = departures_.forgotten_at();
+  if (sealed_.find(ref) != nullptr) {
+    story.state = KeyStory::State::kPresent;
+  } else if (written_.find(ref) != nullptr) {
+    story.state = KeyStory::State::kWritten;
+  } else if (const auto departure = departures_.find(ref.hash)) {
+    story.state = KeyStory::State::kLeft;
+    story.departure = *departure;
+  }
+  return story;
 }
 
 void Shard::add_counters_locked(StoreCounters& sum) const noexcept {
@@ -387,6 +456,9 @@ void Shard::add_counters_locked(StoreCounters& sum) const noexcept {
   sum.pins += counters_.pins;
   sum.hits += counters_.hits;
   sum.misses += counters_.misses;
+  sum.misses_new += counters_.misses_new;
+  sum.misses_evicted += counters_.misses_evicted;
+  sum.misses_erased += counters_.misses_erased;
   sum.seals += counters_.seals;
   sum.exists += counters_.exists;
   sum.evictions += counters_.evictions;

@@ -19,6 +19,7 @@
 #include "core/memory/pool.h"
 #include "core/store/eviction/policy.h"
 #include "core/store/index.h"
+#include "core/store/past/departures.h"
 #include "core/store/reservation_state.h"
 #include "core/store/store.h"
 
@@ -44,8 +45,8 @@ using UseCount = std::atomic<std::uint64_t>;
 
 class alignas(64) Shard {
  public:
-  Shard(Pool& pool, StagedBudget& budget, UseCount& uses,
-        std::unique_ptr<EvictionPolicy> policy) noexcept;
+  Shard(Pool& pool, StagedBudget& budget, UseCount& uses, std::unique_ptr<EvictionPolicy> policy,
+        std::size_t departures_max);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -81,23 +82,30 @@ class alignas(64) Shard {
   void look_at(std::uint64_t hash, const Look& look) const;
   bool look_on(Index::Place& at, std::size_t groups_max, const Look& look) const;
   bool is_detached(const Entry& entry) const noexcept;
-  void count_lookup(bool is_hit) noexcept;
+  void count_hits(NamespaceId space, std::size_t keys) noexcept;
+  // Keys that were asked for in vain, all of them for want of `first`.
+  void count_misses(const KeyRef& first, std::size_t keys) noexcept;
   bool contains(const KeyRef& ref) const noexcept;
   // Store::expect() for those of `refs` that are picked.
   void expect(std::span<const KeyRef> refs, std::span<const std::uint16_t> picks,
               Expect what) const noexcept;
   bool is_written(const KeyRef& ref) const noexcept;
 
-  bool erase(const KeyRef& ref) noexcept;
-  void drop_corrupt(Entry& entry) noexcept;
-  std::size_t purge(NamespaceId space);
+  // What became of a key.
+  KeyStory story(const KeyRef& ref) const noexcept;
+
+  bool erase(const KeyRef& ref, Nanos now) noexcept;
+  void drop_corrupt(Entry& entry, Nanos now) noexcept;
+  std::size_t purge(NamespaceId space, Nanos now);
   // The place of a line's first entry; kNoPlace: there is none.  A hint for others.
   std::uint64_t first_place(std::size_t line) const noexcept {
     return first_places_[line].load(std::memory_order_relaxed);
   }
   // Evicts from a line until so much is free, but nothing of a higher place; returns what it freed.
-  std::uint64_t evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max);
+  std::uint64_t evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max,
+                      const Departure& why);
   std::size_t key_count(NamespaceId space) const noexcept;
+  void add_space_counts(std::vector<SpaceCounts>& sum) const;  // one for each namespace's number
 
   // For those who look at all shards at one moment: lock them in the order of their indexes.
   Mutex& mutex() const noexcept RETURN_CAPABILITY(mutex_) { return mutex_; }
@@ -120,6 +128,8 @@ class alignas(64) Shard {
   void publish_locked(EntryPtr entry) noexcept REQUIRES(mutex_);
   EntryPtr detach_locked(Entry& entry) noexcept
       REQUIRES(mutex_);  // null if it is pinned or held: the last of those ends it
+  SpaceCounts& counts_of_locked(NamespaceId space) noexcept REQUIRES(mutex_);
+  void count_misses_locked(const KeyRef& first, std::size_t keys) noexcept REQUIRES(mutex_);
   EntryPtr release_locked(Entry& entry) noexcept REQUIRES(mutex_);       // gives its bytes back
   EntryPtr end_detached_locked(Entry& entry) noexcept REQUIRES(mutex_);  // null: not the last
   void make_evictable_locked(Entry& entry, Arrival arrival) noexcept REQUIRES(mutex_);
@@ -140,8 +150,9 @@ class alignas(64) Shard {
   Index written_ GUARDED_BY(mutex_);              // entries of states_ that are not quarantined
   IntrusiveList<Entry, &Entry::hook> detached_ GUARDED_BY(mutex_);  // owns its entries
   IntrusiveList<ReservationState, &ReservationState::hook> states_ GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> key_counts_ GUARDED_BY(mutex_);  // by namespace
-  StoreCounters counters_ GUARDED_BY(mutex_);                 // this shard's share
+  std::vector<SpaceCounts> space_counts_ GUARDED_BY(mutex_);  // by namespace
+  Departures departures_ GUARDED_BY(mutex_);
+  StoreCounters counters_ GUARDED_BY(mutex_);  // this shard's share
 };
 
 }  // namespace infinistore

@@ -1,4 +1,6 @@
 // Shard: its half of check_integrity().
+#include <algorithm>
+
 #include "core/store/shard.h"
 
 namespace infinistore {
@@ -17,7 +19,7 @@ KeyRef ref_of(const Entry& entry) noexcept {
 // What a shard's sealed and detached entries come to, and what is wrong with one.
 struct Audit {
   Audit(const Shard::IsOurs& is_ours_given, const Index& sealed_given, std::size_t space_count)
-      : is_ours(is_ours_given), sealed(sealed_given), key_counts(space_count) {}
+      : is_ours(is_ours_given), sealed(sealed_given), spaces(space_count) {}
 
   void look_at(const Entry& entry) {
     bytes += entry.pool_bytes();
@@ -32,8 +34,9 @@ struct Audit {
     if (entry.is_detached) wrong = "a detached entry is in the index";
     if (entry.hook.is_linked() != (entry.pins == 0)) wrong = "pinned and evictable, or neither";
     if (entry.pins == 0) ++evictable_count;
-    if (entry.space < key_counts.size()) {
-      ++key_counts[entry.space];
+    if (entry.space < spaces.size()) {
+      ++spaces[entry.space].keys;
+      spaces[entry.space].bytes += entry.pool_bytes();
     } else {
       wrong = "a namespace is not counted";
     }
@@ -52,8 +55,12 @@ struct Audit {
   std::uint64_t pins = 0;
   std::size_t sealed_count = 0;
   std::size_t evictable_count = 0;
-  std::vector<std::uint64_t> key_counts;
+  std::vector<SpaceCounts> spaces;
 };
+
+bool adds_up(const SpaceCounts& found, const SpaceCounts& counted) noexcept {
+  return found.keys == counted.keys && found.bytes == counted.bytes;
+}
 
 }  // namespace
 
@@ -64,7 +71,7 @@ std::string Shard::check_locked(std::vector<const Extents*>& owned, const IsOurs
 
 std::string Shard::check_sealed_locked(std::vector<const Extents*>& owned,
                                        const IsOurs& is_ours) const {
-  Audit audit(is_ours, sealed_, key_counts_.size());
+  Audit audit(is_ours, sealed_, space_counts_.size());
   sealed_.for_each([&](const Entry& entry) {
     owned.push_back(&entry.extents);
     audit.look_at_sealed(entry);
@@ -77,7 +84,9 @@ std::string Shard::check_sealed_locked(std::vector<const Extents*>& owned,
   if (audit.evictable_count != policy_->size()) return "the policy does not hold what is evictable";
   if (audit.bytes != counters_.sealed_bytes) return "sealed bytes do not add up";
   if (audit.pins != counters_.pins) return "pins do not add up";
-  if (audit.key_counts != key_counts_) return "a namespace's keys do not add up";
+  if (!std::ranges::equal(audit.spaces, space_counts_, adds_up)) {
+    return "a namespace's keys or bytes do not add up";
+  }
   return audit.wrong;
 }
 

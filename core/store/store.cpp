@@ -28,6 +28,11 @@ constexpr int kRoomAttemptsMax = 64;
 // Bounds what is on the stack for a call of many keys.
 constexpr std::size_t kShardsMax = 256;
 
+std::size_t departures_max(const Pool& pool) {
+  return std::clamp<std::size_t>(pool.capacity_bytes() / kDepartureBytesOfPool, kDeparturesMin,
+                                 kDeparturesMax);
+}
+
 std::uint64_t staged_bytes_max(const StoreOptions& options, const Pool& pool) {
   if (options.staged_bytes_max != 0) return options.staged_bytes_max;
   return pool.capacity_bytes() / 100 * kStagedPercentMax;
@@ -42,11 +47,13 @@ Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& cloc
       clock(clock_given),
       on_write_end(std::move(write_end)),
       budget(staged_bytes_max(options, pool)),
+      curve(pool.capacity_bytes()),
       eviction(make_eviction_scheme(options.eviction_policy, options.reuse_tuning)) {
   KV_CHECK(eviction != nullptr);
   KV_CHECK(options.shard_count > 0 && options.shard_count <= kShardsMax);
   for (std::uint32_t index = 0; index < options.shard_count; ++index) {
-    shards.push_back(std::make_unique<Shard>(pool, budget, uses, eviction->make_policy()));
+    shards.push_back(std::make_unique<Shard>(pool, budget, uses, eviction->make_policy(),
+                                             departures_max(pool) / options.shard_count));
   }
 }
 
@@ -72,8 +79,16 @@ std::optional<NamespaceId> Store::intern(std::string_view space) {
   if (impl_->space_ids.size() >= kNamespacesMax) return std::nullopt;
   const auto next = static_cast<NamespaceId>(space.empty() ? 0 : impl_->space_names.size());
   impl_->space_ids.emplace(space, next);
-  if (next != 0) impl_->space_names.emplace_back(space);
+  if (next != 0) {
+    impl_->space_names.emplace_back(space);
+    impl_->space_uses.emplace_back();
+  }
   return next;
+}
+
+SpaceUse& Store::use_of(NamespaceId space) {
+  const MutexLock lock(impl_->names_mutex);
+  return impl_->space_uses.at(space);
 }
 
 std::string Store::space_name(NamespaceId space) const {
@@ -103,6 +118,7 @@ Result<Reservation> Store::reserve(const Intent& intent) {
   const std::uint64_t parent_hash =
       intent.parent.empty() ? 0 : ref_of(intent.space, intent.parent).hash;
   Shard& home = shard_of(ref.hash);
+  if (impl_->curve.samples(ref.hash)) impl_->curve.write(ref.hash, whole_pages(intent.value_bytes));
   Code refusal = Code::kTooLarge;
   if (intent.value_bytes <= impl_->pool.capacity_bytes()) {
     for (int attempt = 0; attempt < kRoomAttemptsMax; ++attempt) {
@@ -110,7 +126,7 @@ Result<Reservation> Store::reserve(const Intent& intent) {
       if (state) return Reservation(*this, std::move(*state));
       refusal = state.code();
       if (refusal != Code::kOutOfMemory) break;
-      if (!make_room(intent.value_bytes)) break;
+      if (!make_room(intent.value_bytes, intent.space)) break;
     }
   }
   if (refusal != Code::kExists) home.count_refused();
@@ -118,7 +134,7 @@ Result<Reservation> Store::reserve(const Intent& intent) {
 }
 
 // Whether it is worth while to ask again.
-bool Store::make_room(std::uint64_t value_bytes) {
+bool Store::make_room(std::uint64_t value_bytes, NamespaceId pressing) {
   Pool& pool = impl_->pool;
   const std::uint64_t bytes = whole_pages(value_bytes);
   const std::uint64_t available = pool.available_bytes();
@@ -135,13 +151,18 @@ bool Store::make_room(std::uint64_t value_bytes) {
   if (pool.available_bytes() > available) return true;  // another made room meanwhile
   const std::uint64_t at_once =
       std::min(kEvictAtOnceBytes, pool.capacity_bytes() / kEvictAtOnceShare);
-  return evict(std::max(needed, at_once)) > 0 || pool.available_bytes() >= bytes;
+  const Departure why{.at = now(), .reason = Reason::kRoom, .pressing = pressing};
+  return evict_for(std::max(needed, at_once), why) > 0 || pool.available_bytes() >= bytes;
+}
+
+std::uint64_t Store::evict(std::uint64_t bytes) {
+  return evict_for(bytes, {.at = now(), .reason = Reason::kWatermark});
 }
 
 // Turns to the shard that has the first of the next line, until another's is before its own: the
 // order of all shards together is that of one.  One lock at a time; what others do meanwhile blurs
 // it a little.
-std::uint64_t Store::evict(std::uint64_t bytes) {
+std::uint64_t Store::evict_for(std::uint64_t bytes, const Departure& why) {
   std::uint64_t freed_bytes = 0;
   while (freed_bytes < bytes) {
     FirstPlaces firsts{};
@@ -167,7 +188,7 @@ std::uint64_t Store::evict(std::uint64_t bytes) {
         next_place = std::min(next_place, at);
       }
     }
-    if (first != nullptr) freed_bytes += first->evict(bytes - freed_bytes, line, next_place);
+    if (first != nullptr) freed_bytes += first->evict(bytes - freed_bytes, line, next_place, why);
   }
   return freed_bytes;
 }
@@ -200,9 +221,15 @@ void Store::expect(NamespaceId space, std::span<const std::string_view> keys,
   }
 }
 
-std::optional<Lease> Store::find(NamespaceId space, std::string_view key) {
+std::optional<Lease> Store::find(NamespaceId space, std::string_view key, bool counted) {
   const KeyRef ref = ref_of(space, key);
-  Entry* entry = shard_of(ref.hash).pin(ref, true);
+  Entry* entry = shard_of(ref.hash).pin(ref, counted);
+  if (counted) {
+    impl_->curve.count_asked(1);
+    if (impl_->curve.samples(ref.hash)) {
+      impl_->curve.ask(ref.hash, entry == nullptr ? 0 : entry->pool_bytes());
+    }
+  }
   if (entry == nullptr) return std::nullopt;
   return Lease(*this, *entry);
 }
@@ -227,7 +254,13 @@ std::size_t Store::match_prefix(NamespaceId space, std::span<const std::string_v
     found.push_back(Lease(*this, *entry));
   }
   const std::size_t blocks = found.size() / group;
-  shard_of(ref_of(space, keys.front()).hash).count_lookup(blocks > 0);
+  note_asked(space, keys, found);
+  const std::size_t hits = blocks * group;
+  if (hits > 0) shard_of(found.front().entry_->hash).count_hits(space, hits);
+  if (found.size() < keys.size()) {
+    const KeyRef first = ref_of(space, keys[found.size()]);
+    shard_of(first.hash).count_misses(first, keys.size() - hits);
+  }
   while (found.size() > blocks * group) found.pop_back();
   if (leases != nullptr) {
     std::ranges::move(found, std::back_inserter(*leases));
@@ -235,6 +268,19 @@ std::size_t Store::match_prefix(NamespaceId space, std::span<const std::string_v
     while (!found.empty()) found.pop_back();  // from the end: the policy sees the prefix last
   }
   return blocks;
+}
+
+void Store::note_asked(NamespaceId space, std::span<const std::string_view> keys,
+                       std::span<const Lease> found) {
+  HitCurve& curve = impl_->curve;
+  curve.count_asked(keys.size());
+  double least_bytes = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const Entry* entry = i < found.size() ? found[i].entry_ : nullptr;
+    const std::uint64_t hash = entry != nullptr ? entry->hash : ref_of(space, keys[i]).hash;
+    if (!curve.samples(hash)) continue;
+    least_bytes = curve.ask(hash, entry != nullptr ? entry->pool_bytes() : 0, least_bytes);
+  }
 }
 
 bool Store::exists(NamespaceId space, std::string_view key) const {
@@ -249,16 +295,16 @@ bool Store::is_written(NamespaceId space, std::string_view key) const {
 
 bool Store::erase(NamespaceId space, std::string_view key) {
   const KeyRef ref = ref_of(space, key);
-  return shard_of(ref.hash).erase(ref);
+  return shard_of(ref.hash).erase(ref, now());
 }
 
 void Store::drop_corrupt(const Lease& lease) {
-  shard_of(lease.entry_->hash).drop_corrupt(*lease.entry_);
+  shard_of(lease.entry_->hash).drop_corrupt(*lease.entry_, now());
 }
 
 std::size_t Store::purge(NamespaceId space) {
   std::size_t purged = 0;
-  for (const auto& shard : impl_->shards) purged += shard->purge(space);
+  for (const auto& shard : impl_->shards) purged += shard->purge(space, now());
   return purged;
 }
 

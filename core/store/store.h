@@ -25,6 +25,9 @@
 #include "core/memory/pool.h"
 #include "core/store/entry.h"
 #include "core/store/eviction/reuse_tuning.h"
+#include "core/store/past/departures.h"
+#include "core/store/past/hit_curve.h"
+#include "core/store/past/views.h"
 
 namespace infinistore {
 
@@ -168,8 +171,11 @@ struct StoreCounters {
   std::uint64_t capacity_bytes = 0, free_bytes = 0, reserved_bytes = 0, quarantined_bytes = 0,
                 sealed_bytes = 0, populated_bytes = 0;
   std::uint64_t keys = 0, namespaces = 0, staged_values = 0, pins = 0;
-  std::uint64_t hits = 0, misses = 0, seals = 0, exists = 0, evictions = 0, evicted_bytes = 0,
-                erased = 0, aborted = 0, refused = 0, corrupt = 0;
+  std::uint64_t hits = 0, misses = 0;  // keys asked for
+  // The misses by what became of the key, or of the first missing one of its prompt.
+  std::uint64_t misses_new = 0, misses_evicted = 0, misses_erased = 0;
+  std::uint64_t seals = 0, exists = 0, evictions = 0, evicted_bytes = 0, erased = 0, aborted = 0,
+                refused = 0, corrupt = 0;
 
   // By how much free + reserved + quarantined + sealed is not the capacity: 0, or memory is lost or
   // owned twice.
@@ -192,6 +198,8 @@ class Store {
   // The number of a namespace; made at first use, never given to another name.  0 is "", which
   // counts as a namespace once it is interned.  nullopt: there are kNamespacesMax others already.
   std::optional<NamespaceId> intern(std::string_view space);
+  // Of an interned namespace; stays where it is.
+  SpaceUse& use_of(NamespaceId space);
   std::string space_name(NamespaceId space) const;
 
   // Evicts as needed.  kExists: sealed already with this size (and on_exists is kKeep);
@@ -218,15 +226,16 @@ class Store {
   }
 
   // nullopt if the key is absent or not sealed yet: a miss is an answer, not an error.
-  std::optional<Lease> find(NamespaceId space, std::string_view key);
+  // Not `counted`: it was asked for before, and has been counted then.
+  std::optional<Lease> find(NamespaceId space, std::string_view key, bool counted = true);
 
   // The same for who only looks at the bytes: a quiet lease, no hit and no miss.
   std::optional<Lease> find_quietly(NamespaceId space, std::string_view key);
 
   // How many blocks of `group` keys each, from the first on, are wholly sealed; with `leases` not
-  // null their keys are pinned into it, in order.  At one moment all of them were there.  Counts as
-  // one lookup (a hit if there is a block), and as a use of what it found, the first key last: so a
-  // prefix outlives what follows it.
+  // null their keys are pinned into it, in order.  At one moment all of them were there.  All keys
+  // count as asked for, those of whole blocks as hits; what it found counts as used, the first key
+  // last: so a prefix outlives what follows it.
   std::size_t match_prefix(NamespaceId space, std::span<const std::string_view> keys,
                            std::size_t group, std::vector<Lease>* leases);
 
@@ -245,6 +254,14 @@ class Store {
   std::size_t key_count(std::optional<NamespaceId> space) const;
   StoreCounters counters() const;
   std::vector<StagedView> staged(std::size_t count_max) const;
+
+  // past/past.cpp: why a key is or is not there, and where else it is; who lives here; what hit
+  // rates pools of other sizes would have had.
+  // Takes kExplainedKeysMax keys at most.
+  std::vector<KeyAnswer> explain(std::string_view space,
+                                 std::span<const std::string_view> keys) const;
+  std::vector<SpaceView> spaces() const;
+  HitCurve::Picture hit_curve(std::span<const std::uint64_t> pool_bytes) const;
   Pool& pool() noexcept;
 
   // Every page is free or has one owner, every sealed unpinned entry is in its policy, counters add
@@ -262,7 +279,10 @@ class Store {
   KeyRef ref_of(NamespaceId space, std::string_view key) const noexcept;
   std::size_t shard_index_of(std::uint64_t hash) const noexcept;
   Shard& shard_of(std::uint64_t hash) const noexcept;
-  bool make_room(std::uint64_t value_bytes);
+  bool make_room(std::uint64_t value_bytes, NamespaceId pressing);
+  std::uint64_t evict_for(std::uint64_t bytes, const Departure& why);
+  void note_asked(NamespaceId space, std::span<const std::string_view> keys,
+                  std::span<const Lease> found);
   void write_ended(NamespaceId space, std::string_view key) const;
   Nanos now() const noexcept;
 

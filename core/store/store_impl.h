@@ -1,6 +1,7 @@
 #pragma once
 // Store::Impl: what a store consists of.  For store.cpp and integrity.cpp only.
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -35,13 +36,15 @@ struct Store::Impl {
   const WriteEnd on_write_end;
   StagedBudget budget;
   UseCount uses{0};
-  Mutex room_mutex;                                // one evicts for all; before a shard's
+  Mutex room_mutex;  // one evicts for all; before a shard's
+  HitCurve curve;
   const std::unique_ptr<EvictionScheme> eviction;  // null: no policy has that name
   std::vector<std::unique_ptr<Shard>> shards;
 
   mutable Mutex names_mutex;
   std::unordered_map<std::string, NamespaceId> space_ids GUARDED_BY(names_mutex);
   std::vector<std::string> space_names GUARDED_BY(names_mutex) = {""};
+  std::deque<SpaceUse> space_uses GUARDED_BY(names_mutex) = std::deque<SpaceUse>(1);
 };
 
 }  // namespace infinistore

@@ -207,6 +207,15 @@ class Server:
         What is wrong with the books, empty if nothing; everybody waits meanwhile.
         """
 
+    def explain(self, namespace: str, keys: Sequence[bytes]) -> list:
+        """What became of each key; of at most 1,024."""
+
+    def namespaces(self) -> list:
+        """Keys, bytes, hits and misses of each, and when it was used last."""
+
+    def hit_curve(self, pool_bytes: Sequence[int]) -> dict:
+        """Hit rates that pools of such sizes would have had."""
+
     def scrub(self) -> Scrub:
         """A new walk over all values."""
 
@@ -298,6 +307,8 @@ class TraceStore:
     def exists(self, block: int) -> bool: ...
 
     def free_and_evictions(self) -> tuple[int, int]: ...
+
+    def hit_rates(self, pool_bytes: Sequence[int]) -> list[float]: ...
 
     def check_integrity(self) -> str: ...
 

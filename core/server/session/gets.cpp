@@ -56,7 +56,8 @@ void Gets::look_up(Open& open, std::size_t index) {
   auto& item = open.items[index];
   const auto& wanted = open.request.ranges.of(index);
   item.outcome = open.missing;
-  auto lease = context_.store.find(open.space, open.request.keys[index]);
+  auto lease = context_.store.find(open.space, open.request.keys[index],
+                                   open.request.lease_id == 0);  // else the match counted it
   if (!lease) return;
   const std::uint64_t value_bytes = lease->value_bytes();
   const bool is_other = wanted.value_bytes != 0 && wanted.value_bytes != value_bytes;

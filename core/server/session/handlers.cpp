@@ -85,6 +85,7 @@ bool Session::hello(const FrameHeader& header, Bytes body) {
     return true;
   }
   space_ = *space;
+  space_use_ = &context_.store.use_of(space_);
   state_ = State::kServes;
   connection_->welcome(header.request_id, {.version = kProtocolVersion,
                                            .worker_index = host_.index(),
@@ -101,6 +102,7 @@ bool Session::hello(const FrameHeader& header, Bytes body) {
 
 // Whether the request may take space in our tables; if not, it has been answered.
 bool Session::may_begin(const FrameHeader& header) {
+  note_use();
   if (context_.is_draining) {
     fail_request(header.request_id, Code::kDraining, "the server is going away");
     return false;
@@ -145,6 +147,7 @@ bool Session::match(const FrameHeader& header, Bytes body) {
     fail_request(header.request_id, Code::kDraining, "the server is going away");
     return true;
   }
+  note_use();
   std::vector<Lease> pins;
   auto* wanted = request->lease_ms > 0 ? &pins : nullptr;
   const auto blocks = context_.store.match_prefix(space_, request->keys, request->group, wanted);

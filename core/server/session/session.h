@@ -80,6 +80,9 @@ class Session final : private ConnectionOwner {
   bool suspect(const FrameHeader& header, Bytes body);
 
   bool may_begin(const FrameHeader& header);  // else it has been answered
+  void note_use() noexcept {
+    space_use_->at.store(context_.clock.now(), std::memory_order_relaxed);
+  }
   Nanos lease_deadline(std::uint32_t lease_ms) const;
   void answer(std::uint64_t request_id, std::vector<Code> outcomes);
   void fail_request(std::uint64_t request_id, Code code, std::string_view message);
@@ -94,6 +97,7 @@ class Session final : private ConnectionOwner {
   SessionHost& host_;
   State state_ = State::kAwaitsHello;
   NamespaceId space_ = 0;
+  SpaceUse* space_use_ = nullptr;      // the store's; once it serves
   std::uint64_t last_request_id_ = 0;  // the highest that began a request
   bool is_shared_memory_ = false;
   Nanos hello_deadline_ = 0;

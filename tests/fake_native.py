@@ -68,6 +68,21 @@ class FakeNative:
     def scrub(self) -> FakeScrub:
         return FakeScrub(self)
 
+    def explain(self, namespace: str, keys: list[bytes]) -> list[dict[str, Any]]:
+        self.calls.append(("explain", (namespace, keys)))
+        return [{"state": "unknown", "elsewhere": [b"a"], "forgotten": False} for _ in keys]
+
+    def namespaces(self) -> list[dict[str, Any]]:
+        return [
+            {"namespace": name.encode(), "keys": count, "bytes": count * 10, "hits": 1, "misses": 2,
+             "idle_s": 1.5}
+            for name, count in self.keys.items()
+        ]  # fmt: skip
+
+    def hit_curve(self, pool_bytes: list[int]) -> dict[str, Any]:
+        rates = [min(1.0, size / 8000) for size in pool_bytes]
+        return {"asked": 100.0, "sampled_share": 0.5, "bytes_max": 8000, "hit_rates": rates}
+
     def staged(self) -> list[dict[str, Any]]:
         return [{"key": b"k\xff", "namespace": "a", "value_bytes": 8, "filled": [(0, 4)]}]
 

@@ -17,9 +17,10 @@ from aiohttp import web
 
 from infinistore.cluster.node.agent import Agent
 from infinistore.errors import ConfigError, InfiniStoreError, SetupError
+from infinistore.server import questions
 from infinistore.server.housekeeping import is_populating
 from infinistore.server.native import NativeServer
-from infinistore.server.prometheus import CONTENT_TYPE, exposition
+from infinistore.server.prometheus import CONTENT_TYPE, exposition, namespace_exposition
 from infinistore.server.scrub import DEFAULT_RATE, parse_rate, scrub
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,8 @@ async def stats(admin: Admin, request: web.Request) -> web.StreamResponse:
 async def metrics(admin: Admin, request: web.Request) -> web.StreamResponse:
     extra = {"uptime_seconds": admin.uptime_s(), "draining": float(admin.draining)}
     cluster = {} if admin.agent is None else admin.agent.metrics()
-    body = exposition({**admin.server.snapshot(), **cluster}, extra)
+    spaces = await asyncio.to_thread(admin.server.namespaces)
+    body = exposition({**admin.server.snapshot(), **cluster}, extra) + namespace_exposition(spaces)
     return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -159,6 +161,19 @@ async def drain(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response({"status": "leaving", "node": name})
 
 
+def _answered(question: Callable[..., Awaitable[dict[str, Any]]]) -> Handler:
+    """The route of a question (server/questions.py): asked by query or body, answered by JSON."""
+
+    async def handle(admin: Admin, request: web.Request) -> web.StreamResponse:
+        try:
+            asked = await request.read() if request.method == "POST" else request.query
+            return web.json_response(await question(admin.server, asked))
+        except ConfigError as error:
+            return _refusal(400, str(error))
+
+    return handle
+
+
 async def openapi(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response(openapi_document(admin.version))
 
@@ -176,11 +191,22 @@ class Route:
 _NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
 _RATE = (("rate", "Bytes a second at most, like 1GB/s. Progress comes as lines of JSON."),)
 _NODE = (("node", "A node's name; left out: this server's."),)
+_LIMIT = (("limit", "So many at most, the largest first; 100 if left out."),)
+_SIZES = (("sizes", "Pools, like 16GiB,64GiB; left out: from an eighth of this one to 8 of it."),)
 ROUTES = (
     Route("GET", "/health", health, "State; 503 while draining.", is_open=True),
     Route("GET", "/stats", stats, "Every counter, as JSON."),
     Route("GET", "/metrics", metrics, "Every counter, as Prometheus text."),
     Route("GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE),
+    Route("GET", "/namespaces", _answered(questions.namespaces), "What lives here.", _LIMIT),
+    Route("GET", "/whatif", _answered(questions.what_if), "Hit rates by pool size.", _SIZES),
+    Route(
+        "POST",
+        "/explain",
+        _answered(questions.explain),
+        "Why keys are or are not here; of JSON "
+        '{"namespace": TEXT, "keys": [TEXT], "hex_keys": [HEX]} with at most 1,024 keys.',
+    ),
     Route("GET", "/staged", staged, "Values being written, with their filled ranges."),
     Route("GET", "/integrity", integrity, "Whether the books add up; everybody waits for it."),
     Route("GET", "/cluster", cluster, "The nodes of this server's cluster, their load and copies."),

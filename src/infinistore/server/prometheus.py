@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "infinistore_"
@@ -66,6 +67,16 @@ METRICS = (
     Metric("sessions", "sessions", "gauge", "Connections being served."),
     Metric("hits", "hits_total", "counter", "Keys asked for and found."),
     Metric("misses", "misses_total", "counter", "Keys asked for and not found."),
+    *(
+        Metric(
+            f"misses_{cause}",
+            "misses_by_cause_total",
+            "counter",
+            "Misses by what became of the key: never seen, evicted, or erased and the like.",
+            labels=f'cause="{cause}"',
+        )
+        for cause in ("new", "evicted", "erased")
+    ),
     Metric("seals", "seals_total", "counter", "Values that became readable."),
     Metric("exists", "already_present_total", "counter", "Writes of keys that were there."),
     Metric("evictions", "evictions_total", "counter", "Values evicted."),
@@ -161,6 +172,38 @@ def exposition(snapshot: Mapping[str, int], extra: Mapping[str, float]) -> str:
     for name, amount in extra.items():
         lines.extend((*_head(name, "gauge", "About this server."), f"{PREFIX}{name} {amount}"))
     return "\n".join(lines) + "\n"
+
+
+# Of each namespace, while there are no more than NAMESPACES_SHOWN; the rest is one: "(others)".
+NAMESPACE_METRICS = (
+    Metric("keys", "namespace_keys", "gauge", "Keys that can be read, by namespace."),
+    Metric("bytes", "namespace_bytes", "gauge", "Memory of those keys, by namespace."),
+    Metric("hits", "namespace_hits_total", "counter", "Keys asked for and found, by namespace."),
+    Metric("misses", "namespace_misses_total", "counter", "Keys not found, by namespace."),
+)
+NAMESPACES_SHOWN = 20
+OTHERS = "(others)"
+
+
+def namespace_exposition(spaces: Sequence[Mapping[str, Any]]) -> str:
+    """The text of the largest namespaces' metrics: a bounded number of labels."""
+    order = sorted(spaces, key=lambda space: (-space["bytes"], space["namespace"]))
+    shown = {_label(space["namespace"]): space for space in order[:NAMESPACES_SHOWN]}
+    rest = order[NAMESPACES_SHOWN:]
+    lines: list[str] = []
+    for metric in NAMESPACE_METRICS:
+        lines.extend(_head(metric.name, metric.kind, metric.help))
+        for label, space in shown.items():
+            lines.append(f'{PREFIX}{metric.name}{{namespace="{label}"}} {space[metric.source]}')
+        if rest:
+            others = sum(space[metric.source] for space in rest)
+            lines.append(f'{PREFIX}{metric.name}{{namespace="{OTHERS}"}} {others}')
+    return "\n".join(lines) + "\n"
+
+
+def _label(name: bytes) -> str:
+    text = name.decode("utf-8", "backslashreplace")
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _unnamed(source: str) -> Metric:

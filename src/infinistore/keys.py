@@ -11,10 +11,11 @@ in every process, with or without an engine.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from urllib.parse import quote
+from dataclasses import dataclass, fields
+from urllib.parse import quote, unquote
 
 from infinistore.errors import UsageError
 
@@ -195,3 +196,42 @@ class Namespace:
             HASH_SCHEME,
         )
         return "/".join(quote(part, safe="") for part in parts)
+
+    @classmethod
+    def parse(cls, text: str) -> Namespace | None:
+        """What `str()` made a text of; None if no namespace of this schema has that text."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            return None
+        part = {name: unquote(value) for name, value in match.groupdict().items()}
+        space = cls(
+            weights=part["weights"],
+            dtype=part["dtype"],
+            cache_dtype=part["cache_dtype"],
+            layout=part["layout"],
+            block_tokens=int(part["block_tokens"]),
+            layers=int(part["layers"]),
+            kv_heads=int(part["kv_heads"]),
+            head_size=int(part["head_size"]),
+            tenant=part["tenant"],
+        )
+        return space if str(space) == text else None
+
+
+_TEXT = re.compile(
+    rf"(?P<tenant>[^/]*)/v{SCHEMA}/weights-(?P<weights>[^/]*)/(?P<dtype>[^/]*)"
+    r"/cache-(?P<cache_dtype>[^/]*)/(?P<layout>[^/]*)/block(?P<block_tokens>\d{1,9})"
+    r"/layers(?P<layers>\d{1,9})/heads(?P<kv_heads>\d{1,9})x(?P<head_size>\d{1,9})"
+    rf"/{HASH_SCHEME}"
+)
+
+
+def differences(one: str, other: str) -> tuple[str, ...]:
+    """The parts in which two namespaces' texts differ; ("name",) if one is not of `Namespace`."""
+    if one == other:
+        return ()
+    ours, theirs = Namespace.parse(one), Namespace.parse(other)
+    if ours is None or theirs is None:
+        return ("name",)
+    names = [field.name for field in fields(Namespace)]
+    return tuple(name for name in names if getattr(ours, name) != getattr(theirs, name))

@@ -20,6 +20,7 @@ from infinistore.keys import (
     block_hashes,
     block_key,
     block_names,
+    differences,
     head_range,
     head_ranges,
     media,
@@ -176,3 +177,42 @@ def test_each_field_tells_namespaces_apart(field: str) -> None:
 def test_a_tenant_cannot_name_another_s_namespace() -> None:
     forged = dataclasses.replace(NAMESPACE, tenant="default/v1")
     assert str(forged).split("/")[0] == "default%2Fv1"
+
+
+@given(
+    st.builds(
+        Namespace,
+        **{name: st.text(max_size=20) for name in ("weights", "dtype", "cache_dtype", "layout")},
+        **{
+            name: st.integers(1, 10**6)
+            for name in ("block_tokens", "layers", "kv_heads", "head_size")
+        },
+        tenant=st.text(max_size=20),
+    )
+)
+def test_a_namespace_is_read_from_its_text(space: Namespace) -> None:
+    assert Namespace.parse(str(space)) == space
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "default", str(NAMESPACE) + "/more", str(NAMESPACE).replace("/v1/", "/v2/"),
+     str(NAMESPACE).replace("sha256-1", "md5"), str(NAMESPACE).replace("block32", "block032"),
+     "te\nnant" + str(NAMESPACE)[7:]],
+)  # fmt: skip
+def test_a_text_that_is_no_namespace_of_ours_is_not_read(text: str) -> None:
+    assert Namespace.parse(text) is None
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Namespace)])
+def test_the_part_that_differs_is_named(field: str) -> None:
+    value = getattr(NAMESPACE, field)
+    other = value + 1 if isinstance(value, int) else value + "/x"
+    changed = dataclasses.replace(NAMESPACE, **{field: other})
+    assert differences(str(NAMESPACE), str(changed)) == (field,)
+
+
+def test_equal_namespaces_differ_in_nothing_and_strangers_in_their_name() -> None:
+    assert differences(str(NAMESPACE), str(NAMESPACE)) == ()
+    assert differences("default", "default") == ()
+    assert differences(str(NAMESPACE), "default") == ("name",)

@@ -28,6 +28,9 @@ class Entry:
 COMMANDS = (
     Entry("serve", "infinistore.server.command", "Run a server (the default command)."),
     Entry("status", "infinistore.cli.status", "What a running server holds and does."),
+    Entry("top", "infinistore.cli.top", "A running server, live; --what-if: by pool size."),
+    Entry("explain", "infinistore.cli.explain", "Why a prompt or keys are hits or misses."),
+    Entry("namespaces", "infinistore.cli.namespaces", "Whose keys a running server holds."),
     Entry("keys", "infinistore.cli.keys", "Questions about keys."),
     Entry("purge", "infinistore.cli.purge", "Erase every key of a namespace."),
     Entry("verify", "infinistore.cli.verify", "Compare every value with its checksum."),

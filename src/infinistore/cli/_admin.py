@@ -23,6 +23,7 @@ from infinistore.errors import (
     StoreError,
 )
 
+CONNECT_TIMEOUT_S = 1.0
 TIMEOUT_S = 5.0
 
 
@@ -34,9 +35,15 @@ class Admin:
     port: int
     token: str = ""
 
-    def ask(self, method: str, path: str, query: Mapping[str, str | None] | None = None) -> Any:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | None] | None = None,
+        body: Any = None,
+    ) -> Any:
         """The JSON answer. Raises `ConnectError`, `AuthError`, `StoreError` or `ProtocolError`."""
-        with self._asked(method, path, query) as answer:
+        with self._asked(method, path, query, body) as answer:
             status, body = answer.status, answer.read()
         return self._read(status, body)
 
@@ -54,14 +61,17 @@ class Admin:
 
     @contextlib.contextmanager
     def _asked(
-        self, method: str, path: str, query: Mapping[str, str | None] | None
+        self, method: str, path: str, query: Mapping[str, str | None] | None, body: Any = None
     ) -> Iterator[http.client.HTTPResponse]:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         target = f"{path}?{urlencode(given)}" if given else path
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        content = None if body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
         try:
-            connection.request(method, target, headers=headers)
+            connection.connect()
+            connection.sock.settimeout(TIMEOUT_S)
+            connection.request(method, target, body=content, headers=headers)
             yield connection.getresponse()
         except InfiniStoreError:
             raise

@@ -97,7 +97,7 @@ def test_nobody_there_is_one_line_and_status_1() -> None:
 
 
 def test_the_doctor_sees_the_server(server: ServerProcess, asked: Callable[..., Any]) -> None:
-    answer = asked("doctor")
+    answer = asked("doctor", "--quick")
     findings = {each["name"]: each for each in answer["findings"]}
     assert answer["ok"] is True
     assert findings["server"]["status"] == "ok"

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
+import socket
+import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
+from infinistore import __version__
 from infinistore.cli._admin import Admin, admin_options, find_admin, print_json
-from infinistore.config import ServerConfig
+from infinistore.cli._table import console
+from infinistore.config import ServerConfig, load
 from infinistore.errors import ConfigError, InfiniStoreError
 from infinistore.server import unix_socket
-from infinistore.server.machine import Limits, Memory, read_limits, read_memory
+from infinistore.server.machine import (
+    Limits,
+    Memory,
+    read_cpu_quota,
+    read_limits,
+    read_memory,
+)
 from infinistore.server.startup import choose_pool
 from infinistore.units import format_bytes
 
 OPEN_FILES_MIN = 4096  # a connection takes one descriptor a channel, and a server takes hundreds
 LOCKED_MIN = 1 << 30
+SHM_MIN = 1 << 30
+CPUS_MIN = 2
+CUDA_DRIVER_MIN = 520  # as core/device/driver.cpp says
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -121,8 +138,7 @@ def check_package(name: str, fix: str, missing: Status = "warn") -> Finding:
 
 
 def _version_of(name: str) -> str:
-    owners = importlib.metadata.packages_distributions().get(name, [name])
-    for owner in owners:
+    for owner in (name, *_owners().get(name, ())):
         try:
             return f"{owner} {importlib.metadata.version(owner)}"
         except importlib.metadata.PackageNotFoundError:
@@ -130,37 +146,189 @@ def _version_of(name: str) -> str:
     return "installed"
 
 
-def check_server(admin: Admin) -> Finding:
+@functools.cache
+def _owners() -> Mapping[str, Sequence[str]]:
+    """Which distributions a package is of; reads all of them, so that once is enough."""
+    return importlib.metadata.packages_distributions()
+
+
+def check_container(quota: float | None, cpus: int, memory: Memory) -> Finding:
+    limits = [] if memory.source == "this machine" else [f"memory of {memory.source}"]
+    if quota is not None and quota < cpus:
+        limits.append(f"time of {quota:g} CPUs")
+    detail = f"limits {' and '.join(limits)}" if limits else "no limits of cgroups"
+    if quota is not None and quota < CPUS_MIN:
+        fix = f"copies will wait for the CPU: give {CPUS_MIN} or more (docker: --cpus)"
+        return Finding("container", "warn", detail, fix)
+    return Finding("container", "ok", detail)
+
+
+def check_dev_shm(path: Path = Path("/dev/shm")) -> Finding:
+    """Ours are memfds; vLLM's workers and NCCL use it."""
     try:
-        health = admin.ask("GET", "/health")
+        stat = os.statvfs(path)
+    except OSError as error:
+        fix = f"vLLM's workers need it: mount -t tmpfs tmpfs {path}"
+        return Finding("/dev/shm", "warn", f"{path}: {error.strerror}", fix)
+    detail = f"{format_bytes(stat.f_bavail * stat.f_frsize)} free"
+    if stat.f_bavail * stat.f_frsize < SHM_MIN:
+        fix = "vLLM's workers and NCCL need it (this store does not): docker run --shm-size=16g"
+        return Finding("/dev/shm", "warn", detail, fix)
+    return Finding("/dev/shm", "ok", detail)
+
+
+def check_ports(ports: Mapping[str, tuple[str, int]], has_server: bool) -> Finding:
+    """Whether a server could listen, or does. `ports`: flag to address."""
+    taken = {flag: at for flag, at in ports.items() if not _can_listen(*at)}
+    detail = ", ".join(
+        f"{port} {'taken' if f in taken else 'free'}" for f, (_, port) in ports.items()
+    )
+    if not taken or has_server:
+        return Finding("ports", "ok", detail + (" (by the server)" if taken else ""))
+    flag, (_, port) = next(iter(taken.items()))
+    fix = f"see who has it: ss -ltnp 'sport = :{port}'; or start the server with another {flag}"
+    return Finding("ports", "fail", detail, fix)
+
+
+def _can_listen(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE  # other reasons are of the address, not of the port
+    return True
+
+
+def check_ipv6() -> Finding:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        fix = "only IPv6 addresses need it: sysctl net.ipv6.conf.all.disable_ipv6=0"
+        return Finding("ipv6", "warn", f"no ::1 ({error.strerror})", fix)
+    return Finding("ipv6", "ok", "::1 can be listened on")
+
+
+def check_cuda(root: Path = Path("/"), library: str | None = None) -> Finding:
+    """The driver's library loads, and the kernel's module is there; calls no GPU."""
+    name = library or os.environ.get("INFINISTORE_CUDA_LIBRARY") or "libcuda.so.1"
+    module = root / "proc/driver/nvidia/version"
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        if not module.exists():
+            return Finding("cuda", "warn", "no NVIDIA driver", "nothing to do without a GPU")
+        fix = "the kernel has the driver, this environment not: docker run --gpus all"
+        return Finding("cuda", "fail", f"{name} cannot be loaded", fix)
+    version = module.read_text().split("\n")[0] if module.exists() else "no kernel module"
+    match = re.search(r"\b(\d{3})\.\d+", version)
+    if match and int(match[1]) < CUDA_DRIVER_MIN:
+        fix = f"install the driver {CUDA_DRIVER_MIN} or newer"
+        return Finding("cuda", "fail", f"driver {match[0]}", fix)
+    return Finding("cuda", "ok", f"driver {match[0]}" if match else f"{name} loads")
+
+
+def check_connector(timeout_s: float = 120.0) -> Finding:
+    """Loads the connector as vLLM would, in a process of its own: it takes seconds."""
+    if importlib.util.find_spec("vllm") is None:
+        return Finding("connector", "ok", "not looked at without vLLM")
+    script = "from infinistore.connectors.vllm.connector import InfiniStoreConnector"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        fix = "try it by hand: python -c '" + script + "'"
+        return Finding("connector", "warn", f"still loading after {timeout_s:g} s", fix)
+    if done.returncode == 0:
+        return Finding("connector", "ok", "loads")
+    last = next(reversed(done.stderr.strip().splitlines()), f"status {done.returncode}")
+    fix = f"install a vLLM that the connector knows (docs/vllm.md); try: python -c '{script}'"
+    return Finding("connector", "fail", last, fix)
+
+
+Health = Mapping[str, Any] | InfiniStoreError
+
+
+def ask_health(admin: Admin) -> Health:
+    """What the server says of itself, or why there is no answer."""
+    try:
+        return dict(admin.ask("GET", "/health"))
     except InfiniStoreError as error:
-        return Finding("server", "warn", f"none reached at {admin}", str(error))
+        return error
+
+
+def check_server(admin: Admin, health: Health) -> Finding:
+    if isinstance(health, InfiniStoreError):
+        return Finding("server", "warn", f"none reached at {admin}", str(health))
     if "pool_bytes" not in health:
         fix = "set INFINISTORE_TOKEN or give --token-file"
         return Finding("server", "warn", f"{admin} is {health.get('status')}, token not shown", fix)
     detail = f"{admin} is {health['status']}, pool {format_bytes(health['pool_bytes'])}"
+    if health.get("version") != __version__:
+        fix = "install the same version on both sides; the older one first needs a restart"
+        versions = f"version {health.get('version')}, here {__version__}"
+        return Finding("server", "warn", f"{detail}, {versions}", fix)
     return Finding("server", "ok" if health["status"] == "ok" else "warn", detail)
 
 
-def examine(admin: Admin) -> Iterable[Finding]:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What checks look at, read once."""
+
+    admin: Admin
+    config: ServerConfig
+    memory: Memory
+    limits: Limits
+    health: Health
+
+    def ports(self) -> dict[str, tuple[str, int]]:
+        """The addresses that a server would take, by the flag that changes them."""
+        config = self.config
+        admin_host = config.admin_host or config.host
+        return {
+            "--port": (config.host, config.port),
+            "--admin-port": (admin_host, config.admin_port),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the screen; a new one is a row of CHECKS."""
+
+    look: Callable[[Facts], Finding]
+    is_slow: bool = False  # left out by --quick
+
+
+CHECKS = (
+    Check(lambda facts: check_cpu(_cpu_flags(), len(os.sched_getaffinity(0)))),
+    Check(lambda facts: check_memory(facts.memory, facts.limits)),
+    Check(
+        lambda facts: check_container(read_cpu_quota(), len(os.sched_getaffinity(0)), facts.memory)
+    ),
+    Check(lambda facts: check_huge_pages(facts.memory)),
+    Check(lambda facts: check_dev_shm()),
+    Check(lambda facts: check_memlock(facts.limits)),
+    Check(lambda facts: check_open_files(facts.limits)),
+    Check(lambda facts: check_shared_memory()),
+    Check(lambda facts: check_unix_socket(unix_socket.default_path(facts.config.port))),
+    Check(lambda facts: check_ports(facts.ports(), not isinstance(facts.health, InfiniStoreError))),
+    Check(lambda facts: check_ipv6()),
+    Check(lambda facts: check_cuda()),
+    Check(lambda facts: check_native()),
+    Check(lambda facts: check_package("uvloop", "pip install uvloop; until then asyncio's loop")),
+    Check(lambda facts: check_package("torch", "for tensors: pip install 'infinistore[torch]'")),
+    Check(lambda facts: check_package("vllm", "for the connector: install vLLM here")),
+    Check(lambda facts: check_connector(), is_slow=True),
+    Check(lambda facts: check_server(facts.admin, facts.health)),
+)
+
+
+def examine(admin: Admin, is_quick: bool = False) -> Iterator[Finding]:
     """Every check, in order."""
-    memory, limits = read_memory(), read_limits()
-    checks: tuple[Callable[[], Finding], ...] = (
-        lambda: check_cpu(_cpu_flags(), len(os.sched_getaffinity(0))),
-        lambda: check_memory(memory, limits),
-        lambda: check_huge_pages(memory),
-        lambda: check_memlock(limits),
-        lambda: check_open_files(limits),
-        check_shared_memory,
-        lambda: check_unix_socket(unix_socket.default_path(ServerConfig().port)),
-        check_native,
-        lambda: check_package("uvloop", "pip install uvloop; until then asyncio's own loop"),
-        lambda: check_package("torch", "only for tensors: pip install 'infinistore[torch]'"),
-        lambda: check_package("vllm", "only for the connector: install vLLM in this environment"),
-        lambda: check_server(admin),
-    )
-    for check in checks:
-        yield check()
+    facts = Facts(admin, load(ServerConfig), read_memory(), read_limits(), ask_health(admin))
+    for check in CHECKS:
+        if not (is_quick and check.is_slow):
+            yield check.look(facts)
 
 
 def _cpu_flags() -> frozenset[str]:
@@ -171,11 +339,14 @@ def _cpu_flags() -> frozenset[str]:
 
 
 @click.command("doctor")
+@click.option(
+    "--quick", is_flag=True, help="Without loading vLLM's connector, which takes seconds."
+)
 @admin_options
-def command(address: str | None, token_file: str | None, as_json: bool) -> None:
+def command(quick: bool, address: str | None, token_file: str | None, as_json: bool) -> None:
     """Checks this machine; exits with 1 if something must be mended before a server can run."""
     admin = find_admin(address, token_file)
-    findings = list(examine(admin))
+    findings = _looked_at(examine(admin, quick), is_quiet=as_json or not sys.stderr.isatty())
     is_well = all(finding.status != "fail" for finding in findings)
     if as_json:
         print_json({"ok": is_well, "findings": [asdict(finding) for finding in findings]})
@@ -184,8 +355,17 @@ def command(address: str | None, token_file: str | None, as_json: bool) -> None:
     sys.exit(0 if is_well else 1)
 
 
-def _show(findings: Iterable[Finding]) -> None:
+def _looked_at(findings: Iterable[Finding], is_quiet: bool) -> list[Finding]:
+    """All of them, with a sign of life meanwhile."""
+    if is_quiet:
+        return list(findings)
     from rich.console import Console
+
+    with Console(stderr=True).status("looking"):
+        return list(findings)
+
+
+def _show(findings: Iterable[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -196,4 +376,4 @@ def _show(findings: Iterable[Finding]) -> None:
     for finding in findings:
         mark = Text(finding.status, style=styles[finding.status])
         table.add_row(mark, finding.name, Text(finding.detail), Text(finding.fix))
-    Console().print(table)
+    console().print(table)

@@ -46,6 +46,29 @@ def read_memory(root: Path = ROOT) -> Memory:
     return Memory(total, available, source, huge_page, huge_free * huge_page)
 
 
+def read_cpu_quota(root: Path = ROOT) -> float | None:
+    """CPUs' worth of time that this process's cgroups give it; None: as much as there is."""
+    quotas = []
+    mounts = _cgroup_mounts(root, "cpu")
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, inside = line.split(":", 2)
+        version = 2 if not controllers else 1
+        if (version == 1 and "cpu" not in controllers.split(",")) or version not in mounts:
+            continue
+        folder = mounts[version] / inside.lstrip("/")
+        while folder != mounts[version].parent:
+            here = root / folder.relative_to("/")
+            if version == 2:
+                quota, _, period = next(iter(_lines(here / "cpu.max")), "max").partition(" ")
+            else:
+                quota = next(iter(_lines(here / "cpu.cfs_quota_us")), "-1")
+                period = next(iter(_lines(here / "cpu.cfs_period_us")), "0")
+            if quota.isdigit() and period.isdigit() and int(period) > 0:
+                quotas.append(int(quota) / int(period))
+            folder = folder.parent
+    return min(quotas, default=None)
+
+
 def _meminfo(root: Path) -> dict[str, int]:
     facts = {}
     for line in (root / "proc/meminfo").read_text().splitlines():
@@ -90,14 +113,14 @@ def _walk(root: Path, mount: Path, inside: str, version: int) -> Iterator[tuple[
         folder = folder.parent
 
 
-def _cgroup_mounts(root: Path) -> dict[int, Path]:
+def _cgroup_mounts(root: Path, controller: str = "memory") -> dict[int, Path]:
     mounts: dict[int, Path] = {}
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2":
             mounts.setdefault(2, Path(before.split()[4]))
-        elif kind == "cgroup" and "memory" in options.split(","):
+        elif kind == "cgroup" and controller in options.split(","):
             mounts.setdefault(1, Path(before.split()[4]))
     return mounts
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infinistore.server.machine import read_limits, read_memory
+from infinistore.server.machine import read_cpu_quota, read_limits, read_memory
 
 GIB = 2**30
 
@@ -91,3 +91,25 @@ def test_this_machine_can_be_read() -> None:
     memory = read_memory()
     assert 0 < memory.available <= memory.total
     assert read_limits().open_files != 0
+
+
+def test_the_least_cpu_quota_of_the_groups_around_counts(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "0::/pod/box")
+    write(tmp_path / "proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw")
+    assert read_cpu_quota(tmp_path) is None
+    write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "150000 100000")
+    write(tmp_path / "sys/fs/cgroup/pod/box/cpu.max", "max 100000")
+    assert read_cpu_quota(tmp_path) == 1.5
+
+
+def test_the_cpu_quota_of_cgroup_v1(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "4:cpu,cpuacct:/box\n3:memory:/box")
+    write(
+        tmp_path / "proc/self/mountinfo",
+        "30 1 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct",
+    )
+    write(tmp_path / "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "-1")
+    write(tmp_path / "sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000")
+    assert read_cpu_quota(tmp_path) is None
+    write(tmp_path / "sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "250000")
+    assert read_cpu_quota(tmp_path) == 2.5

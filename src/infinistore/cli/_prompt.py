@@ -14,6 +14,7 @@ from infinistore.keys import (
     adapter,
     block_hashes,
     block_key,
+    block_names,
     differences,
     head_ranges,
     salt,
@@ -49,11 +50,11 @@ class Shape:
         heads = head_ranges(self.ranks, self.kv_heads)
         return [
             [
-                block_key(block, each, stage=stage, stages=self.stages)
+                block_key(name, each, stage=stage, stages=self.stages)
                 for stage in range(self.stages)
                 for each in heads
             ]
-            for block in hashes[first:end]
+            for name in block_names(hashes, first, end)
         ]
 
     def _extras(self, block: int) -> list[bytes]:

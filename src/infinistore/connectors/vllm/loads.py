@@ -28,6 +28,7 @@ class LoadedBlocks:
     failed_ids: list[int]
     causes: frozenset[Code] = frozenset()
     corrupt: int = 0  # of those that failed
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class _Pending:
     request_id: str
     block_ids: list[int]
     batch: Any  # None: it could not even be submitted
-    deadline_s: float
+    began_s: float
     is_void: bool = False  # what it loaded must not be used
 
 
@@ -53,7 +54,7 @@ class AsyncLoads:
         self, client: Client | None, request_id: str, keys: list[bytes], block_ids: list[int]
     ) -> None:
         """Asks for the blocks, all layers of each."""
-        batch = None
+        batch, began_s = None, self.clock()
         if client is not None:
             try:
                 batch = client.read_segments(
@@ -63,8 +64,7 @@ class AsyncLoads:
                 )
             except InfiniStoreError:
                 batch = None
-        deadline_s = self.clock() + self.timeout_s
-        self._pending.append(_Pending(request_id, block_ids, batch, deadline_s))
+        self._pending.append(_Pending(request_id, block_ids, batch, began_s))
 
     def wait(self, timeout_s: float) -> bool:
         """Waits a moment for the oldest load; False if there is none."""
@@ -87,30 +87,36 @@ class AsyncLoads:
     def take_ended(self) -> list[LoadedBlocks]:
         """The loads that have ended since the last call, each in exactly one way."""
         now = self.clock()
-        late = [p.batch for p in self._pending if p.batch is not None and now > p.deadline_s]
+        late = [
+            p.batch
+            for p in self._pending
+            if p.batch is not None and now > p.began_s + self.timeout_s
+        ]
         fence(late, self.drop_link)
         ended: list[LoadedBlocks] = []
         waiting: list[_Pending] = []
         for pending in self._pending:
             if pending.batch is None or pending.batch.done:
-                ended.append(_outcome(pending))
+                ended.append(_outcome(pending, now - pending.began_s))
             else:
                 waiting.append(pending)
         self._pending = waiting
         return ended
 
 
-def _outcome(pending: _Pending) -> LoadedBlocks:
+def _outcome(pending: _Pending, seconds: float) -> LoadedBlocks:
     if pending.batch is None:
         causes = frozenset({Code.DISCONNECTED})
-        return LoadedBlocks(pending.request_id, 0, list(pending.block_ids), causes)
+        failed = list(pending.block_ids)
+        return LoadedBlocks(pending.request_id, 0, failed, causes, seconds=seconds)
     codes = [Code(code) for code in pending.batch.wait(0)]
     if pending.is_void:
         codes = [Code.CANCELLED] * len(codes)
     failed = [b for b, code in zip(pending.block_ids, codes, strict=True) if code != Code.OK]
     causes = frozenset(code for code in codes if code != Code.OK)
     corrupt = codes.count(Code.CORRUPT)
-    return LoadedBlocks(pending.request_id, len(codes) - len(failed), failed, causes, corrupt)
+    loaded = len(codes) - len(failed)
+    return LoadedBlocks(pending.request_id, loaded, failed, causes, corrupt, seconds)
 
 
 class LayerLoads:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from infinistore.connectors import _spans
 from infinistore.connectors.vllm import decisions, epochs
 from infinistore.connectors.vllm.counters import Counters, Warner
 from infinistore.connectors.vllm.decisions import Verdict
@@ -269,7 +270,18 @@ class SchedulerSide:
             plan.in_store = None
         else:
             lookup.taken = plan.in_store = lookup.view().blocks
+        self._tell(plan, lookup)
         return lookup.taken
+
+    def _tell(self, plan: RequestPlan, lookup: Lookup) -> None:
+        counts = {"blocks": len(lookup.keys) // lookup.group, "hit_blocks": lookup.taken or 0}
+        _spans.record(
+            "lookup",
+            self._clock() - lookup.first_asked_at_s,
+            {"request_id": plan.request.request_id} | counts,
+            failure="no answer in time" if lookup.is_refused else "",
+            headers=getattr(plan.request, "trace_headers", None),
+        )
 
     def _judge(self, plan: RequestPlan, lookup: Lookup) -> Verdict:
         announced = decisions.announced_blocks(

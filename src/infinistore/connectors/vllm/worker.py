@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from infinistore.connectors import _streams
+from infinistore.connectors import _spans, _streams
 from infinistore.connectors._blocks import CacheMap
 from infinistore.connectors.vllm.counters import Counters, Warner
 from infinistore.connectors.vllm.identity import EngineShape
@@ -21,6 +21,7 @@ from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads, LoadedBloc
 from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
 from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
 from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
+from infinistore.errors import Code
 from infinistore.keys import key_part
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class WorkerSide:
         self._plan = StepPlan()
         self._step_save: StepSave | None = None
         self._is_save_begun = False
+        self._save_began_s = self._load_began_s = 0.0
         self._step_load: LayerLoads | None = None
         self._invalid: set[int] = set()
         self._asking_wait_s = _ASKING_WAIT_S
@@ -130,6 +132,7 @@ class WorkerSide:
         # When it is first needed: with its first layer the GPU has work, and this takes a while.
         if not self._is_save_begun:
             self._is_save_begun = True
+            self._save_began_s = self._clock()
             self._step_save = self._begin_save(self._plan)
         return self._step_save
 
@@ -159,6 +162,7 @@ class WorkerSide:
                 keys = self._keys(load.names)
                 self._loads.start(self._client, load.request_id, keys, load.block_ids)
         else:
+            self._load_began_s = self._clock()
             self._step_load = self._start_layers(self._cache, loads)
 
     def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
@@ -186,18 +190,23 @@ class WorkerSide:
             return
         for layer in range(load.layer_count):
             self._wait_layer(load, layer)
-        self._count_load(load)
+        self._count_load(load, self._clock() - self._load_began_s)
 
-    def _count_load(self, load: LoadedBlocks | LayerLoads) -> None:
+    def _count_load(
+        self, load: LoadedBlocks | LayerLoads, seconds: float, request: str = ""
+    ) -> None:
         loaded, failed = load.loaded, load.failed_ids
+        names = _names(load.causes) if failed else ""
         self.counters.add("blocks_loaded", loaded)
         self.counters.add("bytes_loaded", loaded * self.value_bytes)
         if failed:
             self.counters.add("blocks_load_failed", len(failed))
             self._invalid.update(failed)
             self.counters.add("blocks_load_corrupt", load.corrupt)
-            names = ", ".join(sorted(code.name.lower() for code in load.causes))
             self._warner.warn("%d blocks did not load (%s): recomputed", len(failed), names)
+        told: dict[str, str | int] = {"request_id": request} if request else {}
+        told |= {"blocks": loaded, "bytes": loaded * self.value_bytes, "failed": len(failed)}
+        _spans.record("load", seconds, told, failure=names)
 
     # Saves.
 
@@ -232,9 +241,12 @@ class WorkerSide:
             self._gate.failed()
         else:
             self._gate.succeeded()
+        names = (_names(report.causes) or "link lost") if report.failed else ""
         if report.failed and not report.is_withdrawn:
-            names = ", ".join(sorted(code.name.lower() for code in report.causes)) or "link lost"
             self._warner.warn("%d blocks were not saved (%s)", report.failed, names)
+        told = {"blocks": report.saved, "bytes": report.saved * self.value_bytes}
+        told |= {"present": report.present, "failed": report.failed}
+        _spans.record("save", self._clock() - self._save_began_s, told, failure=names)
 
     # Ends.
 
@@ -249,7 +261,7 @@ class WorkerSide:
             self._asking_wait_s = _ASKING_WAIT_S
         ended = self._loads.take_ended()
         for load in ended:
-            self._count_load(load)
+            self._count_load(load, load.seconds, load.request_id)
         return {load.request_id for load in ended}
 
     def take_invalid(self) -> set[int]:
@@ -260,3 +272,7 @@ class WorkerSide:
     def close(self) -> None:
         """Ends all copies and the link."""
         self._link.close()
+
+
+def _names(causes: Iterable[Code]) -> str:
+    return ", ".join(sorted(code.name.lower() for code in causes))

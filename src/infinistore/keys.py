@@ -181,6 +181,7 @@ class Namespace:
     kv_heads: int
     head_size: int
     tenant: str = "default"
+    epoch: str = ""  # of weights that changed in a running engine; "": as they were loaded
 
     def __str__(self) -> str:
         parts = (
@@ -194,6 +195,7 @@ class Namespace:
             f"layers{self.layers}",
             f"heads{self.kv_heads}x{self.head_size}",
             HASH_SCHEME,
+            *([f"epoch-{self.epoch}"] if self.epoch else []),
         )
         return "/".join(quote(part, safe="") for part in parts)
 
@@ -203,7 +205,7 @@ class Namespace:
         match = _TEXT.fullmatch(text)
         if match is None:
             return None
-        part = {name: unquote(value) for name, value in match.groupdict().items()}
+        part = {name: unquote(value) for name, value in match.groupdict("").items()}
         space = cls(
             weights=part["weights"],
             dtype=part["dtype"],
@@ -214,6 +216,7 @@ class Namespace:
             kv_heads=int(part["kv_heads"]),
             head_size=int(part["head_size"]),
             tenant=part["tenant"],
+            epoch=part["epoch"],
         )
         return space if str(space) == text else None
 
@@ -222,7 +225,7 @@ _TEXT = re.compile(
     rf"(?P<tenant>[^/]*)/v{SCHEMA}/weights-(?P<weights>[^/]*)/(?P<dtype>[^/]*)"
     r"/cache-(?P<cache_dtype>[^/]*)/(?P<layout>[^/]*)/block(?P<block_tokens>\d{1,9})"
     r"/layers(?P<layers>\d{1,9})/heads(?P<kv_heads>\d{1,9})x(?P<head_size>\d{1,9})"
-    rf"/{HASH_SCHEME}"
+    rf"/{HASH_SCHEME}(?:/epoch-(?P<epoch>[^/]+))?"
 )
 
 

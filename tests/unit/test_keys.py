@@ -188,6 +188,7 @@ def test_a_tenant_cannot_name_another_s_namespace() -> None:
             for name in ("block_tokens", "layers", "kv_heads", "head_size")
         },
         tenant=st.text(max_size=20),
+        epoch=st.text(max_size=20),
     )
 )
 def test_a_namespace_is_read_from_its_text(space: Namespace) -> None:
@@ -196,7 +197,7 @@ def test_a_namespace_is_read_from_its_text(space: Namespace) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "default", str(NAMESPACE) + "/more", str(NAMESPACE).replace("/v1/", "/v2/"),
+    ["", "default", str(NAMESPACE) + "/more", str(NAMESPACE).replace("/v2/", "/v1/"),
      str(NAMESPACE).replace("sha256-1", "md5"), str(NAMESPACE).replace("block32", "block032"),
      "te\nnant" + str(NAMESPACE)[7:]],
 )  # fmt: skip

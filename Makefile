@@ -15,8 +15,12 @@ EXECUTIONS ?= 100000000
 FRAMES ?= 10000000
 fuzz: build; @scripts/fuzz.sh $(EXECUTIONS) $(FRAMES)
 demo: build;  @scripts/demo.sh
-# make chaos MINUTES=n, FENCING=off, SEED=text: docs/chaos.md.
+# make chaos MINUTES=n, FENCING=off, CLUSTER=3, SEED=text: docs/chaos.md.
 chaos: build; @scripts/chaos.sh
+# A cluster that nodes join and leave, as a film; and every line that must hold of it: docs/cluster-nodes.md.
+.PHONY: cluster-demo cluster-check
+cluster-demo: build; @scripts/cluster_demo.sh
+cluster-check: build; @scripts/cluster_check.sh
 bench: build; @scripts/bench.sh
 # What cannot be installed is reported as short, or as missing.
 bench-check: build; @scripts/bench_check.sh $(PEERS)

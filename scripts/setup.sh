@@ -16,6 +16,7 @@ missing_system_packages() {
   command -v ccache >/dev/null || echo ccache
   command -v cmake >/dev/null || echo cmake
   command -v ninja >/dev/null || echo ninja-build
+  command -v etcd >/dev/null || echo etcd-server
   [ -f /usr/include/doctest/doctest.h ] || [ -n "${DOCTEST_INCLUDE_DIR:-}" ] || echo doctest-dev
 }
 
@@ -28,9 +29,9 @@ install_system_packages() {
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } \
       >"$ROOT/build/apt.log" 2>&1 || tail -5 "$ROOT/build/apt.log" >&2
   fi
-  packages=$(missing_system_packages | grep -v ccache | tr '\n' ' ') || true
+  packages=$(missing_system_packages | grep -vE 'ccache|etcd-server' | tr '\n' ' ') || true
   [ -z "$packages" ] || die "missing on this machine: $packages" \
-    "on Debian or Ubuntu, as root: apt-get install ccache $packages"
+    "on Debian or Ubuntu, as root: apt-get install ccache etcd-server $packages"
 }
 
 # A Python that can make environments and compile extensions.

@@ -41,7 +41,7 @@ ZIPF = ("--chains=60",)
 
 @contextlib.contextmanager
 def cluster(*flags: str, nodes: tuple[str, ...] = NODES) -> Iterator[Rig]:
-    with contextlib.closing(Rig("--heat-half-life=2", *flags)) as rig:
+    with contextlib.closing(Rig(*flags, pool="512MiB")) as rig:
         rig.start(*nodes)
         yield rig
 
@@ -62,7 +62,7 @@ def warm_imbalance(rig: Rig, flags: tuple[str, ...]) -> float:
 def spreading(trace: Path) -> Iterator[Line]:
     loads = {"zipf(1.0)": ZIPF}
     if trace.exists():
-        loads["mooncake_trace_1000"] = (f"--trace={trace}", "--size=32768")
+        loads["mooncake_trace_1000"] = (f"--trace={trace}", "--size=16384")
     else:
         yield Line("mooncake_trace_1000", "no such file", str(trace), False)
     without = {}

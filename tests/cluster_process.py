@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from server_process import ServerProcess
@@ -12,9 +13,13 @@ class ClusterProcess:
 
     def __init__(self, count: int = 3, *flags: str) -> None:
         self.servers: list[ServerProcess] = []
+
+        def start(_: int) -> None:
+            self.servers.append(ServerProcess(*flags))
+
         try:
-            for _ in range(count):
-                self.servers.append(ServerProcess(*flags))
+            with ThreadPoolExecutor(count) as starts:
+                list(starts.map(start, range(count)))
         except BaseException:
             self.kill()
             raise

@@ -22,7 +22,7 @@ from infinistore.cluster.placement import Ids
 from infinistore.cluster.prefix import Prefix
 from infinistore.cluster.routes import NOBODY, Numbers, Routes
 from infinistore.cluster.spread import ABORT, ERASE, READ, STAGE, WRITE, Replacement, Send, Spread
-from infinistore.cluster.stages import Stages
+from infinistore.cluster.stages import Range, Stages
 from infinistore.cluster.watch import Watch
 
 Operation = Spread | Prefix | Counting
@@ -72,7 +72,9 @@ class Cluster:
         )
         lanes = self._writers(spread.ids)
         if is_range:
-            lanes = self._stages.lanes(spread.ids, lanes)
+            part = Range(value_bytes, value_offset, pack.range_bytes)
+            lanes = self._stages.lanes(spread.ids, lanes, part)
+            spread.on_lost = self._stages.forget
         return spread.start(lanes, Routes.writers)
 
     def get(
@@ -176,8 +178,9 @@ class Cluster:
         """Asks all nodes that answer for their counters."""
         self._watcher.start()
         members = self._fleet.members()
-        asked = [(m, m.native.stats()) for m in members if m.native is not None and m.is_up()]
-        counts = {"cluster_nodes": len(members), "cluster_nodes_up": len(asked)}
+        up = [member for member in members if member.is_up()]
+        asked = [(m, m.native.stats()) for m in up or members if m.native is not None]
+        counts = {"cluster_nodes": len(members), "cluster_nodes_up": len(up)}
         counting = Counting(next(self._ids), [call for _, call in asked], counts)
         for member, call in asked:
             self._note(counting, member, call.id)

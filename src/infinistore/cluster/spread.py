@@ -118,6 +118,7 @@ class Spread:
         self._is_cancelled = False
         self._lock = threading.RLock()
         self.lease_ids: list[int] = []
+        self.on_lost: Callable[[Ids], None] | None = None  # told of the groups of a lost part
 
     @property
     def ids(self) -> Ids:
@@ -216,6 +217,8 @@ class Spread:
         codes = self._codes_of(part)
         if _IS_LOST[codes].any() and not self._fleet.is_closed:
             self._fleet.lost(part.member, part.sent_at_s)
+            if self.on_lost is not None:
+                self.on_lost(self._ids[part.indexes])
             if self._verb.misses and self._fleet.has_other_up(part.member):
                 codes = np.where(_IS_LOST[codes], np.uint8(Code.MISSING), codes)
         rows, ranks = part.indexes, self._verb.ranks[codes]

@@ -21,7 +21,7 @@ from infinistore.cluster.view import (
     merge,
     note_bytes,
 )
-from infinistore.errors import AuthError, Code, ConfigError, InfiniStoreError, LinkError
+from infinistore.errors import Code, InfiniStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ _ANSWER_S = 0.5
 _NODES_READ_PER_S = 128  # a client of more nodes reads each one's note less often
 _REFUSED_PAUSE_S = 30.0
 _DIALS_MAX = 16
-# A node that answers so is there, and will not let us in: nothing to wait for.
-_REFUSALS = (AuthError, ConfigError)
 
 
 class Watch:
@@ -65,7 +63,7 @@ class Watch:
         members = self._fleet.members()
         with ThreadPoolExecutor(min(_DIALS_MAX, max(1, len(members)))) as dials:
             failures = [failure for failure in dials.map(self._open, members) if failure]
-        refusal = next((f for f in failures if not isinstance(f, LinkError)), None)
+        refusal = next((failure for failure in failures if not failure.retryable), None)
         if refusal is not None or len(failures) == len(members):
             self._source.close()
             raise refusal or failures[0]
@@ -174,11 +172,13 @@ class Watch:
 
     def _notes_of(self, member: Member) -> Client | None:
         if member.notes is None:
+            sent_at_s = time.monotonic()
             try:
                 member.notes = self._dial_notes(f"infinistore://{member.node.address}")
-            except LinkError:
-                member.notes_at_s = time.monotonic() + _INTERVAL_S
             except InfiniStoreError as error:
+                if error.retryable:  # it is gone, or about to go
+                    self._fleet.lost(member, sent_at_s)
+                    return None
                 logger.warning("no notes of node %s: %s", member.node.name, error)
                 member.notes_at_s = time.monotonic() + _REFUSED_PAUSE_S
         return member.notes

@@ -151,6 +151,7 @@ class Engine:
         loads: bool = True,
         weights: str = "w",
         device: str = "cpu",
+        block_count: int = BLOCK_COUNT,
         **extra: Any,
     ) -> None:
         self.settings = ConnectorSettings.of(extra)
@@ -180,8 +181,11 @@ class Engine:
                 saves=saves,
                 clock=self.clock,
             )
-            cache = {f"model.layers.{n}.attn": FakeTensor(device=device) for n in range(LAYERS)}
-            worker.register(cache, BLOCK_COUNT)
+            cache = {
+                f"model.layers.{n}.attn": FakeTensor(block_count, device=device)
+                for n in range(LAYERS)
+            }
+            worker.register(cache, block_count)
             self.workers.append(worker)
             self.caches.append(cache)
         if not store.is_dead:

@@ -225,7 +225,7 @@ class ServerConfig(_Config):
     )
     sessions_max: int = _setting(1024, "Connections served at once.", low=1, high=16384)
     heat_half_life_s: float = _setting(
-        2.0, "In so long a key's heat is halved.", unit="s", low=0.1, high=3600
+        1.0, "In so long a key's heat is halved.", unit="s", low=0.1, high=3600
     )
     drain_timeout_s: float = _setting(
         1.0, "How long a stop waits for requests in flight.", unit="s", low=0, high=3600

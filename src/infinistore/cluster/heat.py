@@ -56,6 +56,7 @@ class HeatMap:
         self.copies = tuple(note.copies for note in serving)
         self.served = tuple(note.served for note in serving)
         self.loads: Numbers = np.array([note.bytes_per_s for note in serving], dtype=np.float64)
+        self._surplus: dict[tuple[int, float], frozenset[int]] = {}
         self.mean = float(self.loads.mean()) if serving else 0.0
         for owner, copies in enumerate(self.copies):
             for group, holders in copies.items():
@@ -69,6 +70,20 @@ class HeatMap:
     def rate(self, group: int, holders: Sequence[int]) -> float:
         """What these nodes serve of a group."""
         return sum(self.served[index].get(group, 0.0) for index in holders)
+
+    def surplus(self, index: int, load_max: float) -> frozenset[int]:
+        """The copies that a node above `load_max` should lose; everybody finds the same ones."""
+        if (index, load_max) not in self._surplus:
+            left = float(self.loads[index]) - load_max
+            own = self.copies[index]
+            held = [(rate, group) for group, rate in self.served[index].items() if group not in own]
+            chosen = set()
+            for rate, group in sorted(held, reverse=True):
+                if left > rate / 2:
+                    chosen.add(group)
+                    left -= rate
+            self._surplus[index, load_max] = frozenset(chosen)
+        return self._surplus[index, load_max]
 
     def _expect(self, group: int, holders: Sequence[int]) -> None:
         share = self.rate(group, holders) / len(holders)

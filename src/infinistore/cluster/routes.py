@@ -143,7 +143,8 @@ def choose_of_two(
 
     M. Mitzenmacher: "The power of two choices in randomized load balancing", IEEE Transactions on
     Parallel and Distributed Systems 12, 2001. Loads are known late, and by all clients alike: so
-    the less loaded one is only taken the more often, or all would go over to it together.
+    the less loaded one is only taken the more often, or all would go over to it together. As the
+    square of the loads: a simulation of 1,000 nodes comes to rest sooner than by the loads.
     """
     count = len(numbers)
     if count == 1:
@@ -151,5 +152,5 @@ def choose_of_two(
     first = int(random() * count) % count
     second = (first + 1 + int(random() * (count - 1)) % (count - 1)) % count
     one, other = numbers[first], numbers[second]
-    one_load, other_load = load(one) + _LOAD_MIN, load(other) + _LOAD_MIN
+    one_load, other_load = (load(one) + _LOAD_MIN) ** 2, (load(other) + _LOAD_MIN) ** 2
     return one if random() * (one_load + other_load) < other_load else other

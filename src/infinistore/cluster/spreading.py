@@ -3,8 +3,9 @@
 A group gets copies until each of its holders serves at most `share` of the nodes' mean load of it,
 and an owner that is still busier than others gives more copies of what it serves most. Copies go
 to nodes with little to do: each is drawn with its headroom as its weight, by a hash of group and
-node, so that owners who decide at once, alike, do not all choose the idlest one; and what is drawn
-stays drawn while loads change a little. Nothing is withdrawn before its load has halved.
+node, so that owners who decide at once, alike, do not all choose the idlest one. What has a copy
+keeps it while loads change a little: nothing is withdrawn before its load has halved, and a node
+has to be crowded for a copy to leave it, which it does once it is made elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class SpreadLimits:
 
     copies_max: int = COPIES_MAX  # of one group, beside its owner's; 0: none are made
     groups_max: int = 1024  # that one owner spreads
-    share: float = 0.25  # of one group, on one node
+    share: float = 0.15  # of one group, on one node
     slack: float = 0.05  # above the mean, that an owner bears
     idle_bytes_per_s: float = 1 << 20  # the least that the mean counts as: below it nothing is hot
 
@@ -37,8 +38,10 @@ class SpreadLimits:
 # one that takes less than a quarter of that is withdrawn, whatever the owner has to do.
 _RELIEF_MIN = 0.01
 _WORTHLESS = 0.0025
-# A copy goes where so much of its load finds room below the mean.
-_FIT = 0.5
+# A node so many slacks above the mean is crowded: copies leave it for other nodes, of one group
+# this part at once, so that its other holders are not crowded thereby.
+_CROWDED_SLACKS = 3
+_LEAVING_PART = 8
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class _Group:
     rate: float  # of all its holders
     size: int
     held: list[int]  # the nodes with copies, by their index
+    made: set[int]  # of those, the ones that have it already
     wants: int  # holders, with the owner
 
     @property
@@ -76,7 +80,7 @@ def spread(
     holders_max = min(1 + limits.copies_max, len(heat.names))
     load = _count(found, float(heat.loads[me]), mean, holders_max, limits)
     _relieve(found, load, mean, holders_max, limits)
-    placing = _Placing(me, heat, mean)
+    placing = _Placing(me, heat, mean, limits.slack)
     chosen = {}
     for each in [each for each in found if each.wants > 1][: limits.groups_max]:
         if names := placing.choose(each):
@@ -87,7 +91,8 @@ def spread(
 def _seen(group: int, me: int, hot: HotGroup | None, given: Sequence[str], heat: HeatMap) -> _Group:
     held = [index for index in heat.indexes(given) if index != me]
     rate = (hot.rate if hot else 0.0) + heat.rate(group, held)
-    return _Group(group, rate, hot.size if hot else 0, held, 1 + len(held))
+    made = set(heat.indexes(heat.copies[me].get(group, ())))
+    return _Group(group, rate, hot.size if hot else 0, held, made, 1 + len(held))
 
 
 def _count(
@@ -130,8 +135,9 @@ def _relieve(
 class _Placing:
     """Chooses nodes, and counts what it gave to each."""
 
-    def __init__(self, me: int, heat: HeatMap, mean: float) -> None:
+    def __init__(self, me: int, heat: HeatMap, mean: float, slack: float) -> None:
         self._heat = heat
+        self._mean, self._slack = mean, slack * mean
         self._headroom: Numbers = mean - heat.loads
         self._headroom[me] = 0.0
         self._rooms = heat.rooms.copy()
@@ -139,15 +145,26 @@ class _Placing:
     def choose(self, each: _Group) -> tuple[str, ...]:
         share = each.rate / each.wants
         count = each.wants - 1
+        crowded = [index for index in each.held if self._is_surplus(each.group, index)]
+        crowded = crowded[: max(1, len(each.held) // _LEAVING_PART)]
+        settled = [index for index in each.held if index not in crowded]
         # The busiest go first; of equals the later in name, as everywhere.
-        kept = sorted(each.held, key=lambda index: (-self._headroom[index], index))[:count]
-        chosen = [*kept, *self._draw(each, kept, share, count - len(kept))]
+        kept = sorted(settled, key=lambda index: (-self._headroom[index], index))[:count]
+        chosen = [*kept, *self._draw(each, each.held, share, count - len(kept))]
+        # What leaves a crowded node is there until it is made elsewhere.
+        there = sum(index in each.made for index in kept)
+        chosen += crowded[: max(0, count - there)]
         return tuple(self._heat.names[index] for index in sorted(chosen))
+
+    def _is_surplus(self, group: int, index: int) -> bool:
+        if self._headroom[index] >= -_CROWDED_SLACKS * self._slack:
+            return False
+        return group in self._heat.surplus(index, self._mean + self._slack)
 
     def _draw(self, each: _Group, kept: Iterable[int], share: float, count: int) -> list[int]:
         if count <= 0:
             return []
-        fits = (self._headroom >= _FIT * share) & (self._rooms >= each.size)
+        fits = (self._headroom > 0) & (self._rooms >= each.size)
         fits[list(kept)] = False
         candidates = np.flatnonzero(fits)
         scores = self._headroom[candidates] / -np.log(_uniform(each.group, self._heat)[candidates])

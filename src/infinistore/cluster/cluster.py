@@ -233,9 +233,12 @@ class Cluster:
         return poll.fileno()
 
     def _poll_member(self, poll: select.epoll, member: Member) -> None:
-        if member.native is not None and member.number not in self._polled:
-            self._polled.add(member.number)
-            poll.register(member.native.completion_fd(), select.EPOLLIN)
+        if member.native is None or member.number in self._polled:
+            return
+        with self._lock:
+            if member.number not in self._polled:
+                poll.register(member.native.completion_fd(), select.EPOLLIN)
+                self._polled.add(member.number)
 
     def _note(self, operation: Operation, member: Member, operation_id: int) -> None:
         if self._poll is not None:

@@ -223,7 +223,7 @@ def _distinct(row: Numbers) -> list[int]:
 
 def _column_of(rows: Numbers, column: int) -> Numbers:
     """The candidate of each row with that place among its different ones, or else its first."""
-    if rows.shape[1] == 1:
+    if column == 0:
         return rows[:, 0]
     chosen = [_distinct(row) for row in rows]
     return np.array(

@@ -70,9 +70,10 @@ class Routes:
         columns = [acting]
         if self._settled is not None:
             columns.append(self._settled.first(ids, 1))
-        if self._replicas > 1 and choose is not None:
-            first = np.array([choose([n for n in row if n != NOBODY]) for row in acting.tolist()])
-            columns.insert(0, first.astype(np.int64)[:, None])
+        if acting.shape[1] > 1 and choose is not None:
+            _, rows, back = np.unique(ids, return_index=True, return_inverse=True)
+            chosen = np.array([choose(row) for row in acting[rows].tolist()], dtype=np.int64)
+            columns.insert(0, chosen[back.reshape(-1)][:, None])
         if len(self._copied):
             columns.insert(0, self._from_copies(ids, acting, choose))
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)

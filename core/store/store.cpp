@@ -225,7 +225,7 @@ std::optional<Lease> Store::find(NamespaceId space, std::string_view key, bool c
   const KeyRef ref = ref_of(space, key);
   Entry* entry = shard_of(ref.hash).pin(ref, counted);
   if (counted) {
-    impl_->curve.count_asked(1);
+    impl_->curve.count_asked(ref.hash, 1);
     if (impl_->curve.samples(ref.hash)) {
       impl_->curve.ask(ref.hash, entry == nullptr ? 0 : entry->pool_bytes());
     }
@@ -273,7 +273,7 @@ std::size_t Store::match_prefix(NamespaceId space, std::span<const std::string_v
 void Store::note_asked(NamespaceId space, std::span<const std::string_view> keys,
                        std::span<const Lease> found) {
   HitCurve& curve = impl_->curve;
-  curve.count_asked(keys.size());
+  curve.count_asked(found.empty() ? 0 : found.front().entry_->hash, keys.size());
   double least_bytes = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const Entry* entry = i < found.size() ? found[i].entry_ : nullptr;

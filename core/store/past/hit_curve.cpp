@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 #include "core/base/limits.h"
 
@@ -9,13 +11,17 @@ namespace infinistore {
 namespace {
 
 constexpr std::size_t kSlots = 2 * kSampledKeysMax;
+constexpr std::size_t kRow = 256;  // about the root of it
 // What was sampled so long ago counts half: a curve is of the workload as it is now.
 constexpr double kAsksHalved = 1 << 18;
 
 }  // namespace
 
 HitCurve::HitCurve(std::uint64_t pool_bytes)
-    : bytes_max_(pool_bytes * kCurvePoolsMax), slots_(kSlots), sums_(kSlots + 1) {
+    : bytes_max_(pool_bytes * kCurvePoolsMax),
+      slots_(kSlots),
+      slot_bytes_(kSlots),
+      row_bytes_(kSlots / kRow) {
   tracked_.reserve(kSampledKeysMax + 1);
 }
 
@@ -63,7 +69,7 @@ double HitCurve::use_locked(std::uint64_t hash, std::uint64_t bytes) {
   if (is_new) {
     tracked.bytes = bytes != 0 ? bytes : last_bytes_;
   } else {
-    const std::uint64_t since = tracked_bytes_ - bytes_up_to_locked(tracked.slot);
+    const std::uint64_t since = bytes_behind_locked(tracked.slot);
     leave_slot_locked(tracked);
     if (bytes != 0) tracked.bytes = bytes;
     needed = static_cast<double>(since) / rate_locked() + static_cast<double>(tracked.bytes);
@@ -72,44 +78,48 @@ double HitCurve::use_locked(std::uint64_t hash, std::uint64_t bytes) {
   return needed;
 }
 
-void HitCurve::add_bytes_locked(std::uint32_t slot, std::uint64_t bytes) noexcept {
-  for (std::size_t at = slot + std::size_t{1}; at < sums_.size(); at += at & -at)
-    sums_[at] += bytes;
-}
-
-std::uint64_t HitCurve::bytes_up_to_locked(std::uint32_t slot) const noexcept {
+std::uint64_t HitCurve::asked() const noexcept {
   std::uint64_t sum = 0;
-  for (std::size_t at = slot + std::size_t{1}; at > 0; at -= at & -at) sum += sums_[at];
+  for (const Asked& each : asked_) sum += each.keys.load(std::memory_order_relaxed);
   return sum;
 }
 
-void HitCurve::leave_slot_locked(const Tracked& tracked) noexcept {
-  add_bytes_locked(tracked.slot, ~tracked.bytes + 1);  // modulo 2^64: takes them away
-  tracked_bytes_ -= tracked.bytes;
-  slots_[tracked.slot] = 0;
+std::uint64_t HitCurve::bytes_behind_locked(std::uint32_t slot) const noexcept {
+  const std::size_t row = slot / kRow;
+  const auto slots = std::span(slot_bytes_).subspan(slot + 1, (row + 1) * kRow - (slot + 1));
+  const auto rows = std::span(row_bytes_).subspan(row + 1);
+  const auto sum = std::accumulate(slots.begin(), slots.end(), std::uint64_t{0});
+  return std::accumulate(rows.begin(), rows.end(), sum);
 }
 
-void HitCurve::take_slot_locked(std::uint64_t hash, Tracked& tracked) noexcept {
+void HitCurve::leave_slot_locked(const Tracked& tracked) noexcept {
+  row_bytes_[tracked.slot / kRow] -= tracked.bytes;
+  tracked_bytes_ -= tracked.bytes;
+  slots_[tracked.slot] = slot_bytes_[tracked.slot] = 0;
+}
+
+void HitCurve::take_slot_locked(std::uint64_t hash, Tracked& tracked) {
   if (next_slot_ == slots_.size()) close_ranks_locked();
   tracked.slot = next_slot_++;
   slots_[tracked.slot] = hash;
-  add_bytes_locked(tracked.slot, tracked.bytes);
+  slot_bytes_[tracked.slot] = tracked.bytes;
+  row_bytes_[tracked.slot / kRow] += tracked.bytes;
   tracked_bytes_ += tracked.bytes;
 }
 
 // Moves all to the front, in their order.
-void HitCurve::close_ranks_locked() noexcept {
-  std::ranges::fill(sums_, 0);
-  const std::uint32_t end = next_slot_;
+void HitCurve::close_ranks_locked() {
+  const std::vector<std::uint64_t> hashes = std::move(slots_);
+  slots_.assign(kSlots, 0);
+  slot_bytes_.assign(kSlots, 0);
+  row_bytes_.assign(kSlots / kRow, 0);
   next_slot_ = first_slot_ = 0;
-  for (std::uint32_t slot = 0; slot < end; ++slot) {
-    const std::uint64_t hash = slots_[slot];
-    slots_[slot] = 0;
-    const auto found = tracked_.find(hash);
-    if (found == tracked_.end() || found->second.slot != slot) continue;
-    found->second.slot = next_slot_;
-    slots_[next_slot_] = hash;
-    add_bytes_locked(next_slot_++, found->second.bytes);
+  tracked_bytes_ = 0;
+  for (std::uint32_t slot = 0; slot < hashes.size(); ++slot) {
+    const auto found = tracked_.find(hashes[slot]);
+    if (found != tracked_.end() && found->second.slot == slot) {
+      take_slot_locked(found->first, found->second);
+    }
   }
 }
 
@@ -144,10 +154,10 @@ void HitCurve::lower_threshold_locked() {
 }
 
 void HitCurve::settle_locked() noexcept {
-  const std::uint64_t asked = asked_.load(std::memory_order_relaxed);
-  expected_asks_ += static_cast<double>(asked - settled_asked_) * rate_locked() -
+  const std::uint64_t all = asked();
+  expected_asks_ += static_cast<double>(all - settled_asked_) * rate_locked() -
                     static_cast<double>(passed_over_.exchange(0, std::memory_order_relaxed));
-  settled_asked_ = asked;
+  settled_asked_ = all;
 }
 
 void HitCurve::scale_locked(double by) noexcept {
@@ -170,8 +180,7 @@ double HitCurve::bucket_end(std::size_t bucket) noexcept {
 HitCurve::Picture HitCurve::picture(std::span<const std::uint64_t> pool_bytes) const {
   const MutexLock lock(mutex_);
   const double rate = rate_locked();
-  const auto unsettled =
-      static_cast<double>(asked_.load(std::memory_order_relaxed) - settled_asked_);
+  const auto unsettled = static_cast<double>(asked() - settled_asked_);
   const double asks = expected_asks_ + unsettled * rate -
                       static_cast<double>(passed_over_.load(std::memory_order_relaxed));
   Picture picture{

@@ -28,8 +28,9 @@ class HitCurve {
   bool samples(std::uint64_t hash) const noexcept {
     return place_of(hash) < threshold_.load(std::memory_order_relaxed);
   }
-  void count_asked(std::uint64_t keys) noexcept {
-    asked_.fetch_add(keys, std::memory_order_relaxed);
+  // `hash`: of one of them.
+  void count_asked(std::uint64_t hash, std::uint64_t keys) noexcept {
+    asked_[hash % asked_.size()].keys.fetch_add(keys, std::memory_order_relaxed);
   }
   // A sampled key was asked for.  `bytes`: of the pool; 0: not known.  Returns the least pool that
   // would have had it and, as `least_bytes` says, all keys before it; kNever: none.
@@ -59,11 +60,11 @@ class HitCurve {
   double rate_locked() const noexcept REQUIRES(mutex_);
   double ask_locked(std::uint64_t hash, std::uint64_t bytes, double least_bytes) REQUIRES(mutex_);
   double use_locked(std::uint64_t hash, std::uint64_t bytes) REQUIRES(mutex_);  // as ask() returns
-  void add_bytes_locked(std::uint32_t slot, std::uint64_t bytes) noexcept REQUIRES(mutex_);
-  std::uint64_t bytes_up_to_locked(std::uint32_t slot) const noexcept REQUIRES(mutex_);
+  std::uint64_t asked() const noexcept;
+  std::uint64_t bytes_behind_locked(std::uint32_t slot) const noexcept REQUIRES(mutex_);
   void leave_slot_locked(const Tracked& tracked) noexcept REQUIRES(mutex_);
-  void take_slot_locked(std::uint64_t hash, Tracked& tracked) noexcept REQUIRES(mutex_);
-  void close_ranks_locked() noexcept REQUIRES(mutex_);
+  void take_slot_locked(std::uint64_t hash, Tracked& tracked) REQUIRES(mutex_);
+  void close_ranks_locked() REQUIRES(mutex_);
   void trim_locked() REQUIRES(mutex_);
   void lower_threshold_locked() REQUIRES(mutex_);
   void settle_locked() noexcept REQUIRES(mutex_);
@@ -73,16 +74,21 @@ class HitCurve {
 
   const std::uint64_t bytes_max_;
   std::atomic<std::uint32_t> threshold_{1u << kPlaceBits};
-  alignas(64) std::atomic<std::uint64_t> asked_{0};
+  // In several places, or all threads would meet in one.
+  struct alignas(64) Asked {
+    std::atomic<std::uint64_t> keys{0};
+  };
+  std::array<Asked, 16> asked_;
 
   std::atomic<std::uint64_t> passed_over_{0};  // asks since they were settled
 
   mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, Tracked> tracked_ GUARDED_BY(mutex_);
-  // Keys in the order of their last use, 0 where none stands; `sums_` is a Fenwick tree of their
-  // bytes.
+  // Keys in the order of their last use, and their bytes; 0 where none stands.  `row_bytes_` sums
+  // up each row of slots, so that the bytes behind a slot are two short runs.
   std::vector<std::uint64_t> slots_ GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> sums_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> slot_bytes_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> row_bytes_ GUARDED_BY(mutex_);
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = 0;
   std::uint32_t first_slot_ GUARDED_BY(mutex_) = 0;  // nothing stands before it
   std::uint64_t tracked_bytes_ GUARDED_BY(mutex_) = 0;

@@ -14,7 +14,7 @@ constexpr std::uint64_t kBytes = 4096;
 
 // A use as the store makes it: asked for, then written.
 void use(HitCurve& curve, std::uint64_t hash, std::uint64_t bytes = kBytes) {
-  curve.count_asked(1);
+  curve.count_asked(hash, 1);
   if (!curve.samples(hash)) return;
   curve.ask(hash, 0);
   curve.write(hash, bytes);
@@ -84,7 +84,7 @@ TEST_CASE("nothing was asked: no hit rate, no crash") {
 TEST_CASE("a key of a prompt is of no use without those before it") {
   HitCurve curve(1 << 20);
   for (int i = 0; i < 2; ++i) {
-    curve.count_asked(2);
+    curve.count_asked(0, 2);
     // The first key was never seen before in either round.
     const double least = curve.ask(mixed(static_cast<std::uint64_t>(100 + i)), 0, 0);
     CHECK(least == HitCurve::kNever);

@@ -181,7 +181,6 @@ class Namespace:
     kv_heads: int
     head_size: int
     tenant: str = "default"
-    epoch: str = ""  # of weights that changed in a running engine; "": as they were loaded
 
     def __str__(self) -> str:
         parts = (
@@ -195,7 +194,6 @@ class Namespace:
             f"layers{self.layers}",
             f"heads{self.kv_heads}x{self.head_size}",
             HASH_SCHEME,
-            *([f"epoch-{self.epoch}"] if self.epoch else []),
         )
         return "/".join(quote(part, safe="") for part in parts)
 
@@ -205,7 +203,7 @@ class Namespace:
         match = _TEXT.fullmatch(text)
         if match is None:
             return None
-        part = {name: unquote(value) for name, value in match.groupdict("").items()}
+        part = {name: unquote(value) for name, value in match.groupdict().items()}
         space = cls(
             weights=part["weights"],
             dtype=part["dtype"],
@@ -216,16 +214,17 @@ class Namespace:
             kv_heads=int(part["kv_heads"]),
             head_size=int(part["head_size"]),
             tenant=part["tenant"],
-            epoch=part["epoch"],
         )
         return space if str(space) == text else None
 
 
+# Behind it stands the epoch of weights that changed in a running engine.
+EPOCH = "/epoch-"
 _TEXT = re.compile(
     rf"(?P<tenant>[^/]*)/v{SCHEMA}/weights-(?P<weights>[^/]*)/(?P<dtype>[^/]*)"
     r"/cache-(?P<cache_dtype>[^/]*)/(?P<layout>[^/]*)/block(?P<block_tokens>\d{1,9})"
     r"/layers(?P<layers>\d{1,9})/heads(?P<kv_heads>\d{1,9})x(?P<head_size>\d{1,9})"
-    rf"/{HASH_SCHEME}(?:/epoch-(?P<epoch>[^/]+))?"
+    rf"/{HASH_SCHEME}"
 )
 
 
@@ -233,8 +232,10 @@ def differences(one: str, other: str) -> tuple[str, ...]:
     """The parts in which two namespaces' texts differ; ("name",) if one is not of `Namespace`."""
     if one == other:
         return ()
+    (one, _, our_epoch), (other, _, their_epoch) = one.partition(EPOCH), other.partition(EPOCH)
     ours, theirs = Namespace.parse(one), Namespace.parse(other)
     if ours is None or theirs is None:
         return ("name",)
     names = [field.name for field in fields(Namespace)]
-    return tuple(name for name in names if getattr(ours, name) != getattr(theirs, name))
+    parts = [name for name in names if getattr(ours, name) != getattr(theirs, name)]
+    return (*parts, "epoch") if our_epoch != their_epoch else tuple(parts)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import urllib.error
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import infinistore
 from etcd_process import EtcdProcess, free_port
+from infinistore.cli import group
 from infinistore.cluster.members import source as etcd_source
 from infinistore.cluster.members.source import EtcdSource
 from infinistore.cluster.node.settling import groups_of
@@ -203,3 +206,29 @@ def test_what_is_hot_gets_copies_and_loses_them_as_it_cools(
         until(lambda: not holders())
         until(lambda: not any(values_at(servers[name], keys) for name in copied))
         assert store.read_cache(read, blocks, 65536, unit="bytes").wait().all_ok
+
+
+def test_explain_names_the_node_that_is_away(etcd: EtcdProcess, node: StartNode) -> None:
+    first, second = node("a"), node("b")
+    until(lambda: all(row["answers"] for row in first.admin("/cluster")["nodes"]))
+    until(lambda: names(first) == names(second) == ["a", "b"])
+    keys = [f"key-{index}" for index in range(32)]
+    with infinistore.connect(etcd.url()) as client:
+        client.write_cache(
+            np.zeros(32 * 4096, np.uint8), [(k, i * 4096) for i, k in enumerate(keys)], 4096
+        )
+        client.sync()
+
+    def explained() -> list[dict[str, str]]:
+        words = ["explain", "--json", "--admin", first.admin_address]
+        words += [f"--node=b={second.admin_address}", *(f"--key={key}" for key in keys)]
+        told = json.loads(CliRunner().invoke(group, words).output)["keys"]
+        return [dict(each) for each in told]
+
+    assert {each["state"] for each in explained()} == {"present"}
+    second.kill()
+    told = explained()
+    away = [each for each in told if each["state"] == "away"]
+    assert 0 < len(away) < len(keys)
+    assert {each["server"] for each in away} == {second.admin_address}
+    assert [each["state"] for each in told].count("present") == len(keys) - len(away)

@@ -13,7 +13,15 @@ from click.testing import CliRunner
 import infinistore
 from infinistore.cli import group
 from infinistore.errors import AuthError, InfiniStoreError
-from infinistore.keys import HeadRange, Namespace, block_hashes, block_key, head_ranges, salt
+from infinistore.keys import (
+    HeadRange,
+    Namespace,
+    block_hashes,
+    block_key,
+    block_names,
+    head_ranges,
+    salt,
+)
 from pool_damage import damage_pool
 from server_process import ServerProcess
 from waiting import until
@@ -67,7 +75,7 @@ def keys_of_prompt(space: Namespace, ranks: int = 1, extras: Sequence[bytes] = (
         TOKENS, space.block_tokens, lambda block: list(extras) if block == 0 else []
     )
     heads = head_ranges(ranks, space.kv_heads)
-    return [block_key(block, each) for block in hashes for each in heads]
+    return [block_key(name, each) for name in block_names(hashes) for each in heads]
 
 
 def test_a_prompt_that_is_there_is_six_hits(
@@ -204,7 +212,8 @@ def test_one_rank_that_is_missing_is_a_missing_block(
 ) -> None:
     client = connect(namespace=str(space))
     write(client, keys_of_prompt(space, ranks=2))
-    client.delete([block_key(block_hashes(TOKENS, 16)[1], HeadRange(2, 4, 4))])
+    name = block_names(block_hashes(TOKENS, 16))[1]
+    client.delete([block_key(name, HeadRange(2, 4, 4))])
     states = [each["state"] for each in of_prompt(server, space, "--tensor-parallel", "2")[1]]
     assert states == ["present", "erased"] + ["present"] * 4
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from infinistore.errors import UsageError
 from infinistore.keys import (
+    SCHEMA,
     BlockChain,
     HeadRange,
     Namespace,
@@ -188,7 +189,6 @@ def test_a_tenant_cannot_name_another_s_namespace() -> None:
             for name in ("block_tokens", "layers", "kv_heads", "head_size")
         },
         tenant=st.text(max_size=20),
-        epoch=st.text(max_size=20),
     )
 )
 def test_a_namespace_is_read_from_its_text(space: Namespace) -> None:
@@ -197,7 +197,7 @@ def test_a_namespace_is_read_from_its_text(space: Namespace) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "default", str(NAMESPACE) + "/more", str(NAMESPACE).replace("/v2/", "/v1/"),
+    ["", "default", str(NAMESPACE) + "/more", str(NAMESPACE).replace(f"/v{SCHEMA}/", "/v0/"),
      str(NAMESPACE).replace("sha256-1", "md5"), str(NAMESPACE).replace("block32", "block032"),
      "te\nnant" + str(NAMESPACE)[7:]],
 )  # fmt: skip
@@ -217,3 +217,10 @@ def test_equal_namespaces_differ_in_nothing_and_strangers_in_their_name() -> Non
     assert differences(str(NAMESPACE), str(NAMESPACE)) == ()
     assert differences("default", "default") == ()
     assert differences(str(NAMESPACE), "default") == ("name",)
+
+
+def test_an_epoch_of_the_weights_is_a_part_that_differs() -> None:
+    one, other = f"{NAMESPACE}/epoch-7", str(dataclasses.replace(NAMESPACE, dtype="x"))
+    assert differences(one, str(NAMESPACE)) == ("epoch",)
+    assert differences(one, f"{NAMESPACE}/epoch-8") == ("epoch",)
+    assert differences(one, other) == ("dtype", "epoch")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from infinistore.errors import UsageError
 from infinistore.keys import (
+    EPOCH,
     Namespace,
     adapter,
     block_hashes,
@@ -39,7 +40,7 @@ class Shape:
     @classmethod
     def of(cls, namespace: str, **rest: int | str) -> Shape | None:
         """Reads what a connector's namespace says; None if it is not a connector's."""
-        space = Namespace.parse(namespace)
+        space = Namespace.parse(namespace.partition(EPOCH)[0])
         if space is None or space.block_tokens < 1 or space.kv_heads < 1:
             return None
         return cls(namespace, space.block_tokens, space.kv_heads, **rest)  # type: ignore[arg-type]

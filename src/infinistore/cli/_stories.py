@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -88,26 +88,39 @@ def story_of_block(parts: Sequence[Story]) -> Story:
 
 @dataclass(slots=True)
 class Servers:
-    """Where keys are asked about: one server, or each key's own."""
+    """Where keys are asked about: one server, or each key's own and whoever is next to have it."""
 
-    admin_of: Callable[[bytes], Admin]
+    admins_of: Callable[[bytes], Sequence[Admin]]  # the first is its own; all keys have as many
     is_away: dict[Admin, str] = field(default_factory=dict)
 
     def ask(self, namespace: str, keys: Sequence[bytes]) -> list[Story]:
         """The story of each key. A server that does not answer is asked no more."""
+        if not keys:
+            return []
+        admins = [self.admins_of(key) for key in keys]
+        stories = self._ask_all(namespace, keys, [each[0] for each in admins])
+        for place in range(1, len(admins[0])):
+            missing = [i for i, story in enumerate(stories) if story.state != PRESENT]
+            there = [admins[index][place] for index in missing]
+            found = self._ask_all(namespace, [keys[index] for index in missing], there)
+            for index, story in zip(missing, found, strict=True):
+                if story.state == PRESENT:
+                    stories[index] = story
+        return stories
+
+    def _ask_all(
+        self, namespace: str, keys: Sequence[bytes], admins: Sequence[Admin]
+    ) -> list[Story]:
         stories: dict[int, Story] = {}
-        for admin, indexes in self._by_admin(keys):
+        by_admin: dict[Admin, list[int]] = {}
+        for index, admin in enumerate(admins):
+            by_admin.setdefault(admin, []).append(index)
+        for admin, indexes in by_admin.items():
             for start in range(0, len(indexes), KEYS_AT_ONCE):
                 some = indexes[start : start + KEYS_AT_ONCE]
                 found = self._ask_one(admin, namespace, [keys[index] for index in some])
                 stories.update(zip(some, found, strict=True))
         return [stories[index] for index in range(len(keys))]
-
-    def _by_admin(self, keys: Sequence[bytes]) -> Iterable[tuple[Admin, list[int]]]:
-        by_admin: dict[Admin, list[int]] = {}
-        for index, key in enumerate(keys):
-            by_admin.setdefault(self.admin_of(key), []).append(index)
-        return by_admin.items()
 
     def _ask_one(self, admin: Admin, namespace: str, keys: Sequence[bytes]) -> list[Story]:
         if admin not in self.is_away:

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import click
 
-from infinistore.cli import _prompt
+from infinistore.cli import _places, _prompt
 from infinistore.cli._admin import Admin, admin_options, find_admin, print_json
 from infinistore.cli._prompt import Shape, Variant
 from infinistore.cli._stories import (
@@ -55,6 +55,8 @@ class Report:
 @click.option("--adapter", default="", metavar="DIGEST", help="The digest of its LoRA adapter.")
 @click.option("--tensor-parallel", "ranks", type=click.IntRange(1, 1024),
               help="Ranks of the engine; by default those whose blocks are there.")  # fmt: skip
+@click.option("--node", "nodes", multiple=True, metavar="NAME=HOST:PORT",
+              help="A cluster node's admin port; by default --admin's on its host.")  # fmt: skip
 @click.option("--pipeline-parallel", "stages", type=click.IntRange(1, 1024), default=1,
               show_default=True, help="Stages of the engine.")  # fmt: skip
 @admin_options
@@ -71,6 +73,7 @@ def command(
     adapter: str,
     ranks: int | None,
     stages: int,
+    nodes: tuple[str, ...],
     address: str | None,
     token_file: str | None,
     as_json: bool,
@@ -84,7 +87,7 @@ def command(
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --tokens, --text, --key and their files")
     admin = find_admin(address, token_file)
-    servers = Servers(lambda key: admin)
+    servers = _places.servers_of(admin, nodes)
     if keys or keys_file:
         names = list(keys) or [line.rstrip("\n") for line in keys_file or () if line.strip()]
         report = explain_keys(admin, servers, namespace or "default", names)
@@ -145,7 +148,9 @@ def explain_prompt(
     extras: dict[str, Any],
 ) -> Report:
     """The story of each block that an engine would ask for."""
-    spaces = _namespaces(admin, needed=namespace is None)
+    if admin in servers.is_away and namespace is None:
+        raise ConnectError(servers.is_away[admin])
+    spaces = _namespaces(admin) if admin not in servers.is_away else []
     shape = _shape(admin, namespace, spaces, ranks or 1, extras)
     count = _prompt.usable_blocks(len(tokens), shape.block_tokens)
     if count == 0:
@@ -162,14 +167,9 @@ def explain_prompt(
     return Report(str(admin), shape.namespace, labels, stories, "block", shape)
 
 
-def _namespaces(admin: Admin, needed: bool) -> list[str]:
+def _namespaces(admin: Admin) -> list[str]:
     """Those that there are, the last used first."""
-    try:
-        found = admin.ask("GET", "/namespaces", {"limit": "1000"})["namespaces"]
-    except ConnectError:
-        if needed:
-            raise
-        return []  # each block says that its server is away
+    found = admin.ask("GET", "/namespaces", {"limit": "1000"})["namespaces"]
     found.sort(key=lambda each: float("inf") if each["idle_s"] is None else each["idle_s"])
     return [str(each["namespace"]) for each in found]
 

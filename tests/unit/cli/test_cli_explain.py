@@ -14,7 +14,7 @@ from infinistore.cli._admin import Admin
 from infinistore.cli._prompt import Shape, parse_tokens, usable_blocks, variants, with_ranks
 from infinistore.cli._stories import Servers, Story, hit_blocks, read_story, runs, story_of_block
 from infinistore.errors import ConnectError, UsageError
-from infinistore.keys import HeadRange, Namespace, block_hashes, block_key, salt
+from infinistore.keys import HeadRange, Namespace, block_hashes, block_key, block_names, salt
 
 SPACE = Namespace(
     weights="abc", dtype="bfloat16", cache_dtype="auto", layout="flash", block_tokens=16,
@@ -32,16 +32,18 @@ def shape(**rest: Any) -> Shape:
 def test_blocks_have_the_connector_s_keys() -> None:
     hashes = block_hashes(TOKENS, 16)
     assert shape().keys(TOKENS, 1, 3) == [
-        [block_key(block, HeadRange(0, 4, 4))] for block in hashes[1:3]
+        [block_key(name, HeadRange(0, 4, 4))] for name in block_names(hashes, 1, 3)
     ]
     two = shape(ranks=2, stages=2).keys(TOKENS, 0, 1)[0]
     assert two == [
-        block_key(hashes[0], HeadRange(start, start + 2, 4), stage=stage, stages=2)
+        block_key(block_names(hashes)[0], HeadRange(start, start + 2, 4), stage=stage, stages=2)
         for stage in range(2)
         for start in (0, 2)
     ]
     salted = block_hashes(TOKENS, 16, lambda block: [salt("x")] if block == 0 else [])
-    assert shape(salt="x").keys(TOKENS, 2, 3) == [[block_key(salted[2], HeadRange(0, 4, 4))]]
+    assert shape(salt="x").keys(TOKENS, 2, 3) == [
+        [block_key(block_names(salted)[2], HeadRange(0, 4, 4))]
+    ]
 
 
 def test_the_last_token_s_block_is_not_asked_for() -> None:
@@ -82,6 +84,14 @@ def test_a_salt_an_adapter_and_ranks_are_tried_without() -> None:
     found = {each.differs for each in variants(salted, [], 0, 100)}
     assert {("salt",), ("adapter",), ("salt", "adapter"), ("tensor_parallel",)} <= found
     assert () not in found
+
+
+def test_a_namespace_of_an_epoch_is_a_connector_s() -> None:
+    later = Shape.of(f"{SPACE}/epoch-7")
+    assert later is not None
+    assert later.block_tokens == 16
+    found = variants(later, [str(SPACE)], 0, 100)
+    assert ("epoch",) in {each.differs for each in found}
 
 
 def test_strange_namespaces_are_no_variants() -> None:
@@ -154,7 +164,7 @@ def test_keys_of_a_server_that_is_away_say_so_and_it_is_asked_once(
         return {"answers": [{"state": "present"}] * len(body["hex_keys"])}
 
     monkeypatch.setattr(Admin, "ask", ask)
-    servers = Servers(lambda key: away if key.startswith(b"a") else here)
+    servers = Servers(lambda key: (away,) if key.startswith(b"a") else (here,))
     keys = [b"a1", b"b1", b"a2"] + [b"b%d" % i for i in range(2000)]
     states = [story.state for story in servers.ask("space", keys)]
     assert states == ["away", "present", "away"] + ["present"] * 2000
@@ -210,6 +220,8 @@ def test_the_namespace_used_last_is_the_one(monkeypatch: pytest.MonkeyPatch) -> 
     other = str(dataclasses.replace(SPACE, tenant="other"))
 
     def ask(self: Admin, method: str, path: str, query: object = None, body: Any = None) -> Any:
+        if path == "/cluster":
+            return {"node": None}
         if path == "/namespaces":
             idle = {other: 9.0, "default": 1.0, str(SPACE): 2.0, "": None}
             return {"namespaces": [{"namespace": n, "idle_s": at} for n, at in idle.items()]}

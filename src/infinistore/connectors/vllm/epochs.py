@@ -11,9 +11,9 @@ import secrets
 import weakref
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
 
 from infinistore.errors import UsageError
+from infinistore.keys import EPOCH
 
 VARIABLE = "INFINISTORE_WEIGHTS_EPOCH"
 ON_RESET = ("new", "keep")
@@ -39,7 +39,7 @@ def private() -> str:
 
 def namespace_in(namespace: str, epoch: str) -> str:
     """The namespace of an epoch's blocks; of the weights as they were loaded: "" """
-    return f"{namespace}/epoch-{quote(epoch, safe='')}" if epoch else namespace
+    return f"{namespace}{EPOCH}{epoch}" if epoch else namespace
 
 
 def register(connector: Any) -> None:

@@ -147,6 +147,8 @@ def test_top_sees_the_load(loaded: ServerProcess) -> None:
     assert frame["misses_new"] > 0
     assert frame["used_bytes"] >= 17 * 65536
     assert "load" in [each["namespace"] for each in told["namespaces"]]
+    assert told["hottest"][0]["namespace"] == "load"
+    assert told["hottest"][0]["bytes_per_s"] > 0
     rates = [point["hit_rate"] for point in told["what_if"]["points"]]
     assert rates == sorted(rates)
     assert rates[-1] > 0.8

@@ -19,7 +19,7 @@ from infinistore.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from rich.console import Group
 
-NAMESPACES_SHOWN = 8
+NAMESPACES_SHOWN, HOTTEST_SHOWN = 8, 5
 Counters = Mapping[str, Any]
 
 
@@ -89,10 +89,10 @@ def command(
     token_file: str | None,
     as_json: bool,
 ) -> None:
-    """Shows throughput, hit rate, pool, misses by cause and namespaces, until Ctrl-C.
+    """Shows throughput, hit rate, pool, misses by cause, namespaces and what is read most.
 
-    With --json a line for each look. The hit rates of --what-if are of LRU pools, by a sample of
-    what was asked for lately.
+    Until Ctrl-C. With --json a line for each look. The hit rates of --what-if are of LRU pools, by
+    a sample of what was asked for lately.
     """
     admin = find_admin(address, token_file)
     if count is None and not sys.stdout.isatty():
@@ -118,6 +118,8 @@ def _looks(
         look: dict[str, Any] = {"admin": str(admin), "frame": frame(before, now, at - seen)}
         spaces = admin.ask("GET", "/namespaces", {"limit": str(NAMESPACES_SHOWN)})
         look["namespaces"] = spaces["namespaces"]
+        limit = {"limit": str(HOTTEST_SHOWN)}
+        look["hottest"] = admin.ask("GET", "/hottest", limit)["hottest"]
         if what_if:
             look["what_if"] = admin.ask("GET", "/whatif")
         yield look
@@ -145,9 +147,16 @@ def _screen(admin: Admin, look: Mapping[str, Any]) -> Group:
     headings = ("namespace", "keys", "bytes", "hit rate", "last use")
     spaces = [row(space) for space in look["namespaces"]]
     parts.append(make_table(headings, spaces, numbers=range(1, 5)))
+    hot = [
+        (each["namespace"], each["key"], f"{each['keys']:,}",
+         f"{format_bytes(int(each['bytes_per_s']))}/s")
+        for each in look["hottest"]
+    ]  # fmt: skip
+    if hot:
+        parts.append(make_table(("hottest of", "key", "keys", "read"), hot, numbers=(2, 3)))
     if "what_if" in look:
         parts.append(make_table(("pool", "hit rate", ""), points(look["what_if"]), numbers=(0, 1)))
-    return Group(*parts)
+    return Group(*(item for part in parts for item in (part, "")))
 
 
 def rows(shown: Frame) -> list[tuple[str, str]]:

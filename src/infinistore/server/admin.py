@@ -191,7 +191,7 @@ class Route:
 _NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
 _RATE = (("rate", "Bytes a second at most, like 1GB/s. Progress comes as lines of JSON."),)
 _NODE = (("node", "A node's name; left out: this server's."),)
-_LIMIT = (("limit", "So many at most, the largest first; 100 if left out."),)
+_LIMIT = (("limit", "So many at most, the first of them."),)
 _SIZES = (("sizes", "Pools, like 16GiB,64GiB; left out: from an eighth of this one to 8 of it."),)
 ROUTES = (
     Route("GET", "/health", health, "State; 503 while draining.", is_open=True),
@@ -199,6 +199,7 @@ ROUTES = (
     Route("GET", "/metrics", metrics, "Every counter, as Prometheus text."),
     Route("GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE),
     Route("GET", "/namespaces", _answered(questions.namespaces), "What lives here.", _LIMIT),
+    Route("GET", "/hottest", _answered(questions.hottest), "What is read most.", _LIMIT),
     Route("GET", "/whatif", _answered(questions.what_if), "Hit rates by pool size.", _SIZES),
     Route(
         "POST",

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from infinistore.cluster.placement import group_of
 from infinistore.errors import ConfigError
 from infinistore.server.native import NativeServer
 from infinistore.units import parse_bytes
@@ -18,6 +19,7 @@ from infinistore.units import parse_bytes
 EXPLAINED_KEYS_MAX = 1024  # as in core/base/limits.h
 KEY_BYTES_MAX = 255
 NAMESPACES_DEFAULT, NAMESPACES_MAX = 100, 10_000
+HOTTEST_DEFAULT, HOTTEST_MAX, HOTTEST_KEYS = 20, 1000, 1000
 SIZES_MAX = 64
 # Pools of the curve, in parts of the one that there is.
 SHARES = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8)
@@ -55,14 +57,25 @@ def read_explain(body: bytes) -> tuple[str, list[bytes]]:
 
 async def namespaces(server: NativeServer, query: Mapping[str, str]) -> dict[str, Any]:
     """The largest namespaces; `count` is of all that were ever used."""
-    limit = query.get("limit", str(NAMESPACES_DEFAULT))
-    if not limit.isdecimal() or not 0 < int(limit) <= NAMESPACES_MAX:
-        raise ConfigError(f"limit = {limit!r}; give a number of 1 to {NAMESPACES_MAX}")
+    limit = _count(query, NAMESPACES_DEFAULT, NAMESPACES_MAX)
     spaces = await asyncio.to_thread(server.namespaces)
     # The nameless one is there from the start: shown once it is used.
     spaces = [space for space in spaces if space["keys"] or space["idle_s"] is not None]
     spaces.sort(key=lambda space: (-space["bytes"], space["namespace"]))
-    return {"count": len(spaces), "namespaces": [_texts(space) for space in spaces[: int(limit)]]}
+    return {"count": len(spaces), "namespaces": [_texts(space) for space in spaces[:limit]]}
+
+
+async def hottest(server: NativeServer, query: Mapping[str, str]) -> dict[str, Any]:
+    """What is read most: groups of keys, which are prefixes of prompts, the hottest first."""
+    limit = _count(query, HOTTEST_DEFAULT, HOTTEST_MAX)
+    groups: dict[tuple[bytes, bytes], dict[str, Any]] = {}
+    for space, key, _, bytes_per_s in await asyncio.to_thread(server.hottest, HOTTEST_KEYS):
+        about = {"namespace": space, "key": key, "keys": 0, "bytes_per_s": 0.0}
+        group = groups.setdefault((space, group_of(key)), about)  # named by its hottest key
+        group["keys"] += 1
+        group["bytes_per_s"] += bytes_per_s
+    rows = sorted(groups.values(), key=lambda group: -float(group["bytes_per_s"]))
+    return {"hottest": [_texts(row) for row in rows[:limit]]}
 
 
 async def what_if(server: NativeServer, query: Mapping[str, str]) -> dict[str, Any]:
@@ -86,6 +99,13 @@ async def what_if(server: NativeServer, query: Mapping[str, str]) -> dict[str, A
         "sampled_share": curve["sampled_share"],
         "points": points,
     }
+
+
+def _count(query: Mapping[str, str], default: int, most: int) -> int:
+    limit = query.get("limit", str(default))
+    if not limit.isdecimal() or not 0 < int(limit) <= most:
+        raise ConfigError(f"limit = {limit!r}; give a number of 1 to {most}")
+    return int(limit)
 
 
 def _texts(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,6 +71,18 @@ async def test_namespaces_come_the_largest_first(port: TestClient) -> None:
         assert (await port.get("/namespaces", params={"limit": wrong})).status == 400
 
 
+async def test_what_is_read_most_comes_by_prefix(port: TestClient, native: FakeNative) -> None:
+    rows = [(b"a", b"{t}1", 8, 5.0), (b"a", b"alone", 8, 4.0), (b"a", b"{t}2", 8, 2.0),
+            (b"b", b"{t}\xff", 8, 1.0)]  # fmt: skip
+    native.hottest = lambda count_max: rows  # type: ignore[method-assign]
+    answer = await (await port.get("/hottest?limit=2")).json()
+    assert answer["hottest"] == [
+        {"namespace": "a", "key": "{t}1", "keys": 2, "bytes_per_s": 7.0},
+        {"namespace": "a", "key": "alone", "keys": 1, "bytes_per_s": 4.0},
+    ]
+    assert (await port.get("/hottest?limit=0")).status == 400
+
+
 async def test_hit_rates_come_by_pool_size(port: TestClient) -> None:
     answer = await (await port.get("/whatif?sizes=4000,16000B")).json()
     assert answer["points"] == [

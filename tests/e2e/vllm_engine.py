@@ -204,17 +204,15 @@ class Program:
         """
         import torch
 
-        from infinistore.connectors.vllm import set_weights_epoch
-
         if epoch is not None:
-            set_weights_epoch(None)
+            assert self._llm.collective_rpc("set_weights_epoch", args=(None,)) == [2]
         with torch.no_grad():
             for name, parameter in self._model().named_parameters():
                 if "input_layernorm" in name:  # others are packed for the CPU when they are loaded
                     parameter.mul_(factor)
         self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
         if epoch is not None:
-            set_weights_epoch(epoch)
+            self._llm.collective_rpc("set_weights_epoch", args=(epoch,))
         connector = self._scheduler.connector
         return "" if connector is None else str(connector.link.namespace)
 

@@ -174,8 +174,9 @@ def place_of(segments: Segments) -> Place:
 
 def place_at(address: int) -> Place:
     """Whose memory a bare pointer is. Only a process that has CUDA's driver can have one of it."""
+    driver = os.environ.get("INFINISTORE_CUDA_LIBRARY", "libcuda.so.1")
     try:
-        ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)
+        ctypes.CDLL(driver, os.RTLD_NOLOAD | os.RTLD_LAZY)
         return Place(answered(_native.gpu_of, address))
     except (OSError, InfiniStoreError):  # not loaded; or the host's, as CUDA says
         return HOST

@@ -55,8 +55,8 @@ def test_a_reset_hides_old_blocks_and_deletes_nothing(engine: Engine, store: Fak
     step(engine)
     assert engine.match(Request("t", PROMPT)) == (20, True)
     private = engine.scheduler.epoch
-    assert namespaces(store) == {"w": 5, f"w%2Bepoch-{private}": 5}
-    assert {link.namespace for link in engine.links} == {f"w%2Bepoch-{private}"}
+    assert namespaces(store) == {"w": 5, f"w/epoch-{private}": 5}
+    assert {link.namespace for link in engine.links} == {f"w/epoch-{private}"}
     # Another engine, which has the old weights, keeps its blocks.
     other = Engine(store)
     assert other.match(Request("u", PROMPT)) == (20, True)
@@ -112,7 +112,7 @@ def test_engines_of_one_name_share_and_of_two_do_not(store: FakeStore) -> None:
     tell(first, "step-7")
     first.scheduler.reset()  # after its name: it belongs to it
     first.prefill(Request("r", PROMPT), BLOCKS)
-    assert namespaces(store) == {"w%2Bepoch-step-7": 5}
+    assert namespaces(store) == {"w/epoch-step-7": 5}
     assert second.match(Request("s", PROMPT)) == (20, True)
     tell(second, "step-8")
     assert second.match(Request("t", PROMPT)) == (0, False)
@@ -134,7 +134,7 @@ def test_a_name_after_a_reset_is_given_to_what_was_computed_since(
     engine.begin(StepOutput().running(request, BLOCKS[3:], 9, 12))
     engine.forward(request, BLOCKS)
     engine.end()
-    assert namespaces(store)["w%2Bepoch-step-7"] == 3  # those behind the two of before
+    assert namespaces(store)["w/epoch-step-7"] == 3  # those behind the two of before
 
 
 def test_weights_under_change_are_neither_saved_nor_loaded(
@@ -157,7 +157,7 @@ def test_weights_under_change_are_neither_saved_nor_loaded(
     tell(engine, "step-2")
     step(engine)
     engine.prefill(Request("x", PROMPT[::-1]), OTHERS)
-    assert namespaces(store) == {"w": 5, "w%2Bepoch-step-2": 5}
+    assert namespaces(store) == {"w": 5, "w/epoch-step-2": 5}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -173,9 +173,9 @@ def test_workers_in_other_processes_tell_the_scheduler(store: FakeStore, ranks: 
     assert step(engine) == ({"s"}, set(OTHERS[:5]))  # the workers refuse
     assert engine.scheduler.epoch == "step-7"
     step(engine)
-    assert {link.namespace for link in engine.links} == {"w%2Bepoch-step-7"}
+    assert {link.namespace for link in engine.links} == {"w/epoch-step-7"}
     engine.prefill(Request("t", PROMPT), BLOCKS)
-    assert namespaces(store) == before | {"w%2Bepoch-step-7": 5 * ranks}
+    assert namespaces(store) == before | {"w/epoch-step-7": 5 * ranks}
     engine.close()
 
 
@@ -194,7 +194,7 @@ def test_what_stands_on_old_blocks_is_not_saved(engine: Engine, store: FakeStore
     assert namespaces(store) == {"w": 2}
     # What is computed from its first token on is.
     engine.prefill(Request("t", PROMPT), OTHERS)
-    assert namespaces(store) == {"w": 2, f"w%2Bepoch-{engine.scheduler.epoch}": 5}
+    assert namespaces(store) == {"w": 2, f"w/epoch-{engine.scheduler.epoch}": 5}
 
 
 def test_a_request_that_is_computed_anew_is_saved(engine: Engine, store: FakeStore) -> None:
@@ -207,7 +207,7 @@ def test_a_request_that_is_computed_anew_is_saved(engine: Engine, store: FakeSto
     engine.begin(output)
     engine.forward(running, OTHERS)
     engine.end()
-    private = f"w%2Bepoch-{engine.scheduler.epoch}"
+    private = f"w/epoch-{engine.scheduler.epoch}"
     assert namespaces(store) == {"w": 5, private: 5}
     # Its cache is of the new weights: who begins with its blocks is saved, too.
     longer = Request("s", [*PROMPT, 1, 2, 3, 4])

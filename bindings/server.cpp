@@ -5,13 +5,16 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bindings/init.h"
 #include "bindings/unlocked.h"
@@ -33,6 +36,16 @@ T option(nb::handle options, const char* name) {
   return converted;
 }
 
+// (name, token, quota_bytes) each.
+std::vector<Tenant> tenants(nb::handle options) {
+  using Row = std::tuple<std::string, std::string, std::uint64_t>;
+  std::vector<Tenant> all;
+  for (auto& [name, token, quota] : option<std::vector<Row>>(options, "tenants")) {
+    all.push_back({.name = name, .token = token, .quota_bytes = quota});
+  }
+  return all;
+}
+
 ServerOptions convert(nb::handle options) {
   return {.host = option<std::string>(options, "host"),
           .port = option<std::uint16_t>(options, "port"),
@@ -41,6 +54,7 @@ ServerOptions convert(nb::handle options) {
           .huge_pages = option<std::string>(options, "huge_pages"),
           .workers = option<std::uint32_t>(options, "workers"),
           .token = option<std::string>(options, "token"),
+          .tenants = tenants(options),
           .eviction = option<std::string>(options, "eviction"),
           .stage_timeout_s = option<double>(options, "stage_timeout_s"),
           .stage_share = option<double>(options, "stage_share"),
@@ -214,6 +228,21 @@ nb::dict as_dict(const HitCurve::Picture& picture) {
   return facts;
 }
 
+nb::list recent_log(const Server& server) {
+  nb::list lines;
+  for (const auto& line : server.recent_log()) {
+    const auto level = level_name(line.level);
+    nb::dict shown;
+    shown["time_s"] = static_cast<double>(line.time_s);
+    shown["level"] = nb::str(level.data(), level.size());
+    // A peer's words may be in it, in any encoding.
+    shown["text"] = nb::steal(PyUnicode_DecodeUTF8(
+        line.text.data(), static_cast<Py_ssize_t>(line.text.size()), "replace"));
+    lines.append(shown);
+  }
+  return lines;
+}
+
 // Steps of a scrub: one thread at a time, which is Python's to see to.
 nb::dict found(const Scrub& scrub) {
   const auto counts = scrub.found();
@@ -249,16 +278,23 @@ void init_server(nb::module_& module) {
           "Evicts so many bytes if it can; the number that it did.")
       .def(
           "purge",
-          [](Server& self, const std::optional<std::string>& space) { return self.purge(space); },
-          nb::arg("namespace").none(), nb::call_guard<Unlocked>(),
-          "Erases a namespace's keys, or all; how many.")
+          [](Server& self, const std::optional<std::string>& space, bool below) {
+            return self.purge(space, below);
+          },
+          nb::arg("namespace").none(), nb::arg("below") = false, nb::call_guard<Unlocked>(),
+          "Erases a namespace's keys (`below`: of all whose names begin so), or all; how many.")
       .def(
           "key_count",
-          [](const Server& self, const std::optional<std::string>& space) {
-            return self.key_count(space);
+          [](const Server& self, const std::optional<std::string>& space, bool below) {
+            return self.key_count(space, below);
           },
-          nb::arg("namespace").none(), nb::call_guard<Unlocked>(),
-          "The keys of a namespace, or of all.")
+          nb::arg("namespace").none(), nb::arg("below") = false, nb::call_guard<Unlocked>(),
+          "The keys of a namespace (`below`: of all whose names begin so), or of all.")
+      .def(
+          "used_bytes",
+          [](const Server& self, const std::string& tenant) { return self.used_bytes(tenant); },
+          nb::arg("tenant"), "What a tenant's namespaces hold of the pool, against its quota.")
+      .def("recent_log", &recent_log, "The newest warnings and errors, oldest first.")
       .def("check_integrity", &Server::check_integrity, nb::call_guard<Unlocked>(),
            "What is wrong with the books, empty if nothing; everybody waits meanwhile.")
       .def("explain", &explain, nb::arg("namespace"), nb::arg("keys"),

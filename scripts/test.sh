@@ -4,7 +4,7 @@
 
 # What is quick comes first.
 tests=()
-for path in tests/test_*.py tests/unit tests/conformance tests/compat tests/device tests/model tests/faults tests/fuzz tests/e2e; do
+for path in tests/test_*.py tests/unit tests/conformance tests/compat tests/device tests/model tests/faults tests/fuzz tests/operations tests/e2e; do
   [ -e "$path" ] && tests+=("$path")
 done
 

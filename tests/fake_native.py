@@ -45,14 +45,26 @@ class FakeNative:
         self.counters["sealed_bytes"] -= bytes_wanted
         return bytes_wanted
 
-    def purge(self, namespace: str | None) -> int:
+    def purge(self, namespace: str | None, below: bool = False) -> int:
         self.calls.append(("purge", namespace))
-        count = self.key_count(namespace)
-        self.keys = {name: n for name, n in self.keys.items() if namespace not in (None, name)}
-        return count
+        doomed = self._meant(namespace, below)
+        return sum(self.keys.pop(name) for name in doomed)
 
-    def key_count(self, namespace: str | None) -> int:
-        return sum(n for name, n in self.keys.items() if namespace in (None, name))
+    def key_count(self, namespace: str | None, below: bool = False) -> int:
+        return sum(self.keys[name] for name in self._meant(namespace, below))
+
+    def _meant(self, namespace: str | None, below: bool) -> list[str]:
+        return [
+            name
+            for name in self.keys
+            if namespace in (None, name) or (below and name.startswith(namespace or ""))
+        ]
+
+    def used_bytes(self, tenant: str) -> int:
+        return {"a": 600}.get(tenant, 0)
+
+    def recent_log(self) -> list[dict[str, Any]]:
+        return [{"time_s": 1.0, "level": "WARNING", "text": "of the core"}]
 
     def check_integrity(self) -> str:
         return self.wrong

@@ -42,6 +42,8 @@ inline constexpr std::size_t kDescriptorsKept = 32;
 
 // Names are kept as long as the server runs: with the longest ones some 76 MB.
 inline constexpr std::size_t kNamespacesMax = 65536;
+// One tenant cannot use up the names of all.
+inline constexpr std::size_t kNamespacesPerOwnerMax = 1024;
 
 // Bytes queued towards a peer that reads too slowly, beside bulk bytes (which are borrowed, not
 // queued): beyond it the connection is closed.

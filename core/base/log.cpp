@@ -13,6 +13,10 @@ namespace {
 constexpr std::size_t kLineBytesMax = 2048;
 constexpr std::array<std::string_view, 4> kLevelNames = {"DEBUG", "INFO", "WARNING", "ERROR"};
 
+char printable(char c) noexcept {
+  return static_cast<unsigned char>(c) >= 0x20 && c != 0x7F ? c : '?';
+}
+
 class Line {
  public:
   void add(std::string_view text) noexcept {
@@ -22,8 +26,7 @@ class Line {
   }
   void add_printable(std::string_view text) noexcept {
     for (const char c : text) {
-      const bool printable = static_cast<unsigned char>(c) >= 0x20 && c != 0x7F;
-      const char shown = printable ? c : '?';
+      const char shown = printable(c);
       add({&shown, 1});
     }
   }
@@ -39,6 +42,10 @@ class Line {
 
 }  // namespace
 
+std::string_view level_name(LogLevel level) noexcept {
+  return kLevelNames[static_cast<std::size_t>(level)];
+}
+
 void Log::write(LogLevel level, std::string_view text) noexcept {
   if (level < level_) return;
   timespec now{};
@@ -50,11 +57,33 @@ void Log::write(LogLevel level, std::string_view text) noexcept {
   Line line;
   line.add({stamp.data(), size});
   line.add(" ");
-  line.add(kLevelNames[static_cast<std::size_t>(level)]);
+  line.add(level_name(level));
   line.add(" infinistore.core: ");
   line.add_printable(text);  // a peer's words may be in it
   const auto bytes = line.finish();
   [[maybe_unused]] const auto put = ::write(fd_, bytes.data(), bytes.size());
+  if (level >= LogLevel::kWarning) keep(level, now.tv_sec, text);
+}
+
+void Log::keep(LogLevel level, std::time_t time_s, std::string_view text) noexcept {
+  const MutexLock lock(mutex_);
+  Kept& kept = kept_[kept_count_++ % kRecentLines];
+  kept.time_s = time_s;
+  kept.level = level;
+  kept.size = std::min(text.size(), kRecentBytes);
+  std::transform(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(kept.size),
+                 kept.text.begin(), printable);
+}
+
+std::vector<LogLine> Log::recent() const {
+  const MutexLock lock(mutex_);
+  std::vector<LogLine> lines;
+  for (std::size_t i = kept_count_ - std::min(kept_count_, kRecentLines); i < kept_count_; ++i) {
+    const Kept& kept = kept_[i % kRecentLines];
+    lines.push_back(
+        {.time_s = kept.time_s, .level = kept.level, .text = {kept.text.data(), kept.size}});
+  }
+  return lines;
 }
 
 void Log::write_limited(LogLevel level, std::string_view text, const Clock& clock,

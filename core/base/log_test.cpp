@@ -30,6 +30,19 @@ struct Pipe {
 
 }  // namespace
 
+TEST_CASE("the newest warnings are kept, cut and printable") {
+  Log log(LogLevel::kInfo, -1);
+  log.write(LogLevel::kInfo, "no problem");
+  for (int i = 0; i < 100; ++i) log.write(LogLevel::kWarning, "line " + std::to_string(i));
+  log.write(LogLevel::kError, "a\nb" + std::string(1000, 'x'));
+  const auto lines = log.recent();
+  CHECK(lines.size() == 64);
+  CHECK(lines.front().text == "line 37");
+  CHECK(lines.back().level == LogLevel::kError);
+  CHECK(lines.back().text.starts_with("a?bx"));
+  CHECK(lines.back().text.size() == 240);
+}
+
 TEST_CASE("a log line has a level, one end, and nothing that a terminal would obey") {
   Pipe pipe;
   Log log(LogLevel::kInfo, pipe.in.get());

@@ -32,8 +32,9 @@ enum class Code : std::uint8_t {
   kClosed = 17,
   kSetup = 18,
   kDraining = 19,
+  kQuotaExceeded = 20,
 };
-inline constexpr std::uint8_t kCodeCount = 20;
+inline constexpr std::uint8_t kCodeCount = 21;
 
 std::string_view code_name(Code code) noexcept;
 

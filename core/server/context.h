@@ -22,6 +22,7 @@ struct Identity {
   std::uint64_t incarnation = 0;  // random, one for a start
   BootId boot_id{};               // this machine's; zeros: unknown
   Nonce nonce{};                  // shows that a unix connection's client came over TCP first
+  std::uint64_t secret = 0;  // random and told to nobody: seeds what strangers must not foresee
 };
 
 // Random incarnation and nonce; the machine's boot id.

@@ -22,6 +22,7 @@ Identity make_identity() {
   Identity identity;
   fill_random(&identity.incarnation, sizeof identity.incarnation);
   fill_random(identity.nonce.data(), identity.nonce.size());
+  fill_random(&identity.secret, sizeof identity.secret);
   identity.boot_id = read_boot_id();
   return identity;
 }

@@ -4,8 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace infinistore {
+
+// Whose namespaces are below its name, and nobody else's.
+struct Tenant {
+  std::string name;
+  std::string token;              // never empty
+  std::uint64_t quota_bytes = 0;  // 0: none
+};
 
 struct ServerOptions {
   std::string host;
@@ -14,8 +22,9 @@ struct ServerOptions {
   std::uint64_t pool_bytes;
   std::string huge_pages;  // auto, on, off
   std::uint32_t workers;   // at least 1
-  std::string token;       // empty: anybody
-  std::string eviction;    // a policy's name
+  std::string token;       // opens all; empty: anybody, unless there are tenants
+  std::vector<Tenant> tenants;
+  std::string eviction;  // a policy's name
   double stage_timeout_s;
   double stage_share;  // of the pool, that unsealed values may take
   double lease_max_s;

@@ -53,13 +53,20 @@ Error check(const ServerOptions& options) {
   return {Code::kOk, {}};
 }
 
+std::vector<QuotaOptions> quotas(const ServerOptions& options) {
+  std::vector<QuotaOptions> all;
+  for (const auto& tenant : options.tenants) all.push_back({tenant.name, tenant.quota_bytes});
+  return all;
+}
+
 StoreOptions store_options(const ServerOptions& options, std::uint64_t seed) {
   const auto capacity = static_cast<double>(options.pool_bytes);
   return {.shard_count = kShardCount,
           .eviction_policy = options.eviction,
           .staged_bytes_max = std::max<std::uint64_t>(
               static_cast<std::uint64_t>(capacity * options.stage_share), 1),
-          .hash_seed = seed};
+          .hash_seed = seed,
+          .quotas = quotas(options)};
 }
 
 }  // namespace
@@ -77,7 +84,8 @@ class Server::Running {
   std::vector<Counter> snapshot() const;
   Store& store() noexcept { return store_; }
   const Heat& heat() const noexcept { return heat_; }
-  std::vector<NamespaceId> spaces(std::optional<std::string_view> name) const;
+  const Log& log() const noexcept { return log_; }
+  std::vector<NamespaceId> spaces(std::optional<std::string_view> name, bool below) const;
 
  private:
   void accept(const Transport& transport, UniqueFd socket);
@@ -106,10 +114,10 @@ class Server::Running {
 
 Server::Running::Running(const ServerOptions& options, Pool pool)
     : options_(options),
-      store_(std::move(pool), store_options(options, identity_.incarnation ^ ~std::uint64_t{0}),
-             clock_, [this](NamespaceId space, std::string_view key) { tell_waiters(space, key); }),
+      store_(std::move(pool), store_options(options, identity_.secret), clock_,
+             [this](NamespaceId space, std::string_view key) { tell_waiters(space, key); }),
       heat_(store_, clock_, seconds(options.heat_half_life_s)),
-      leases_(identity_.incarnation),
+      leases_(~identity_.secret),
       context_{.options = options,
                .identity = identity_,
                .clock = clock_,
@@ -213,14 +221,15 @@ std::vector<Counter> Server::Running::snapshot() const {
   return all;
 }
 
-// The numbers of a namespace that there is, or of all.
-std::vector<NamespaceId> Server::Running::spaces(std::optional<std::string_view> name) const {
+// The numbers of a namespace that there is, of those whose names begin so, or of all.
+std::vector<NamespaceId> Server::Running::spaces(std::optional<std::string_view> name,
+                                                 bool below) const {
   std::vector<NamespaceId> found;
   const auto last = static_cast<NamespaceId>(store_.counters().namespaces);
   for (NamespaceId id = 0; id <= last; ++id) {
     const auto space = store_.space_name(id);
     if (space.empty() && id > 0) continue;  // beyond the last
-    if (!name || *name == space) found.push_back(id);
+    if (!name || *name == space || (below && space.starts_with(*name))) found.push_back(id);
   }
   return found;
 }
@@ -267,20 +276,26 @@ std::uint64_t Server::evict(std::uint64_t bytes) {
   return it ? it->store().evict(bytes) : 0;
 }
 
-std::size_t Server::purge(std::optional<std::string_view> space) {
+std::size_t Server::purge(std::optional<std::string_view> space, bool below) {
   std::size_t count = 0;
   if (auto* it = running()) {
-    for (const auto id : it->spaces(space)) count += it->store().purge(id);
+    for (const auto id : it->spaces(space, below)) count += it->store().purge(id);
   }
   return count;
 }
 
-std::size_t Server::key_count(std::optional<std::string_view> space) const {
+std::size_t Server::key_count(std::optional<std::string_view> space, bool below) const {
   auto* it = running();
   if (!it) return 0;
   if (!space) return it->store().key_count(std::nullopt);
-  const auto ids = it->spaces(space);
-  return ids.empty() ? 0 : it->store().key_count(ids.front());
+  std::size_t count = 0;
+  for (const auto id : it->spaces(space, below)) count += it->store().key_count(id);
+  return count;
+}
+
+std::uint64_t Server::used_bytes(std::string_view tenant) const {
+  auto* it = running();
+  return it ? it->store().used_bytes(tenant) : 0;
 }
 
 std::string Server::check_integrity() const {
@@ -302,6 +317,11 @@ std::vector<SpaceView> Server::spaces() const {
 HitCurve::Picture Server::hit_curve(std::span<const std::uint64_t> pool_bytes) const {
   auto* it = running();
   return it ? it->store().hit_curve(pool_bytes) : HitCurve::Picture{};
+}
+
+std::vector<LogLine> Server::recent_log() const {
+  auto* it = running();
+  return it ? it->log().recent() : std::vector<LogLine>{};
 }
 
 std::unique_ptr<Scrub> Server::make_scrub() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/server/options.h"
@@ -44,8 +45,10 @@ class Server {
   // These are empty or 0 before start().
   std::vector<Counter> snapshot() const;
   std::uint64_t evict(std::uint64_t bytes);
-  std::size_t purge(std::optional<std::string_view> space);  // nullopt: all namespaces
-  std::size_t key_count(std::optional<std::string_view> space) const;
+  // Of one namespace; `below`: of all whose names begin so; nullopt: of all.
+  std::size_t purge(std::optional<std::string_view> space, bool below = false);
+  std::size_t key_count(std::optional<std::string_view> space, bool below = false) const;
+  std::uint64_t used_bytes(std::string_view tenant) const;  // against its quota
   std::vector<StagedView> staged(std::size_t count_max) const;
   // What it serves most, and a walk over all keys: see Heat.
   std::vector<Heat::Key> hottest(std::size_t count_max) const;
@@ -55,6 +58,7 @@ class Server {
                                  std::span<const std::string_view> keys) const;
   std::vector<SpaceView> spaces() const;
   HitCurve::Picture hit_curve(std::span<const std::uint64_t> pool_bytes) const;
+  std::vector<LogLine> recent_log() const;  // the newest warnings and errors, oldest first
   // What is wrong with the books, empty if nothing; everybody waits meanwhile.
   std::string check_integrity() const;
   // A new walk over all values, in steps of the caller's; null before start().  It must end before

@@ -25,11 +25,12 @@ class Tally {
 struct alignas(64) WorkerMetrics {
   std::array<Tally, kOpcodeLast + 1> requests;  // by opcode
   Tally received_bytes, sent_bytes;             // of values
-  Tally sessions_begun, sessions_refused;
+  Tally sessions_begun, sessions_refused, sessions_unauthorized;
   Tally late_messages, protocol_errors, overloads, stalled_sessions, unfenced_ends;
   Tally false_alarms;  // values that a reader called damaged, and are not
   std::atomic<std::uint64_t> sessions{0};
-  Log2Histogram put_us, get_us;  // from the request to its last word
+  std::atomic<std::uint64_t> open_requests{0};  // puts, gets and suspects not answered yet
+  Log2Histogram put_us, get_us;                 // from the request to its last word
 };
 
 }  // namespace infinistore

@@ -19,6 +19,7 @@ ServerOptions some_options() {
           .huge_pages = "off",
           .workers = 2,
           .token = "",
+          .tenants = {},
           .eviction = "lru",
           .stage_timeout_s = 30,
           .stage_share = 0.25,

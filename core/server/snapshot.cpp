@@ -24,6 +24,9 @@ constexpr std::array<RequestName, 11> kRequests = {{
     {Opcode::kSuspect, "requests_suspect"},
 }};
 
+// Microseconds, by four: 16 us to 17 s.
+constexpr std::array<std::size_t, 11> kBucketExponents = {4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24};
+
 class Counters {
  public:
   void add(std::string name, std::uint64_t value) { all_.push_back({std::move(name), value}); }
@@ -42,6 +45,10 @@ class Counters {
     add(name + "_sum", all.sum);
     add(name + "_p50", all.quantile(0.5));
     add(name + "_p99", all.quantile(0.99));
+    for (const auto exponent : kBucketExponents) {
+      add(name + "_below_" + std::to_string(std::uint64_t{1} << exponent),
+          all.count_below(exponent));
+    }
   }
   std::vector<Counter> take() { return std::move(all_); }
 
@@ -89,8 +96,11 @@ std::vector<Counter> make_snapshot(const StoreCounters& store, const LeaseTable&
   all.add("waiting_keys", waiting_keys);
   all.add("workers", workers.size());
   all.add_sum("sessions", workers, [](const M& m) { return m.sessions.load(); });
+  all.add_sum("open_requests", workers, [](const M& m) { return m.open_requests.load(); });
   all.add_sum("sessions_begun", workers, [](const M& m) { return m.sessions_begun.get(); });
   all.add_sum("sessions_refused", workers, [](const M& m) { return m.sessions_refused.get(); });
+  all.add_sum("sessions_unauthorized", workers,
+              [](const M& m) { return m.sessions_unauthorized.get(); });
   all.add_sum("sessions_stalled", workers, [](const M& m) { return m.stalled_sessions.get(); });
   all.add_sum("sessions_unfenced", workers, [](const M& m) { return m.unfenced_ends.get(); });
   all.add_sum("received_bytes", workers, [](const M& m) { return m.received_bytes.get(); });

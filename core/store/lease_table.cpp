@@ -55,30 +55,32 @@ std::vector<Lease> LeaseTable::remove_locked(LeaseId lease) {
   return pins;
 }
 
-Code LeaseTable::renew(LeaseId lease, Nanos deadline) {
+Code LeaseTable::renew(LeaseId lease, NamespaceId space, Nanos deadline) {
   const MutexLock lock(mutex_);
   const auto at = held_.find(lease);
-  if (at == held_.end()) return Code::kLeaseExpired;
+  if (at == held_.end() || !at->second.is_of(space)) return Code::kLeaseExpired;
   by_deadline_.erase({at->second.deadline, lease});
   by_deadline_.emplace(deadline, lease);
   at->second.deadline = deadline;
   return Code::kOk;
 }
 
-Code LeaseTable::release(LeaseId lease) {
+Code LeaseTable::release(LeaseId lease, NamespaceId space) {
   std::vector<Lease> pins;
   {
     const MutexLock lock(mutex_);
+    const auto at = held_.find(lease);
+    if (at == held_.end() || !at->second.is_of(space)) return Code::kLeaseExpired;
     pins = remove_locked(lease);
   }
-  if (pins.empty()) return Code::kLeaseExpired;
   drop(std::move(pins));
   return Code::kOk;
 }
 
-bool LeaseTable::contains(LeaseId lease) const {
+bool LeaseTable::contains(LeaseId lease, NamespaceId space) const {
   const MutexLock lock(mutex_);
-  return held_.contains(lease);
+  const auto at = held_.find(lease);
+  return at != held_.end() && at->second.is_of(space);
 }
 
 std::size_t LeaseTable::expire(Nanos now) {

@@ -21,19 +21,19 @@ using OwnerId = std::uint64_t;  // a session
 
 class LeaseTable {
  public:
-  // Numbers are a permutation of 1, 2, 3, ... that `seed` chooses: with a random one, nobody
-  // guesses another's.
+  // Numbers are a permutation of 1, 2, 3, ... that `seed` chooses: with a random one nobody hits
+  // upon another's by chance.  Who knows one of them can work out others: `space` is the guard.
   explicit LeaseTable(std::uint64_t seed = 0) noexcept : seed_(seed) {}
 
   // Never reuses a number.  0 if there are no pins, or too many already (kLeaseKeysMax): they are
   // dropped then.
   LeaseId create(std::vector<Lease> pins, Nanos deadline, OwnerId owner);
 
-  // Anyone who knows the number may use it: a scheduler takes a lease, its workers end it.
-  // kLeaseExpired: it is not, or no longer, there.
-  Code renew(LeaseId lease, Nanos deadline);
-  Code release(LeaseId lease);
-  bool contains(LeaseId lease) const;
+  // Whoever knows the number and serves the same namespace may use it: a scheduler takes a lease,
+  // its workers end it.  kLeaseExpired: it is not, or no longer, there.
+  Code renew(LeaseId lease, NamespaceId space, Nanos deadline);
+  Code release(LeaseId lease, NamespaceId space);
+  bool contains(LeaseId lease, NamespaceId space) const;
 
   std::size_t expire(Nanos now);          // those whose deadline is not after `now`
   std::size_t drop_owner(OwnerId owner);  // those that a session took
@@ -47,6 +47,8 @@ class LeaseTable {
     std::vector<Lease> pins;
     OwnerId owner = 0;
     Nanos deadline = 0;
+
+    bool is_of(NamespaceId space) const noexcept { return pins.front().space() == space; }
   };
   LeaseId next_id_locked() noexcept REQUIRES(mutex_);
   std::vector<Lease> remove_locked(LeaseId lease) REQUIRES(mutex_);

@@ -17,6 +17,8 @@ using testing::pool_of;
 using testing::put;
 using testing::still_clock;
 
+constexpr NamespaceId kSpace = 0;
+
 struct Fixture {
   Store store{pool_of(1 << 20), options_with("lru"), still_clock()};
   LeaseTable table{77};
@@ -39,14 +41,26 @@ TEST_CASE("a lease pins its keys until it is released, once") {
   const LeaseId lease = f.lease(0, 3, 100, 1);
   CHECK(lease != 0);
   CHECK(f.pins() == 3);
-  CHECK(f.table.contains(lease));
+  CHECK(f.table.contains(lease, kSpace));
   CHECK(f.table.count() == 1);
   CHECK(f.table.key_count() == 3);
-  CHECK(f.table.release(lease) == Code::kOk);
-  CHECK(f.table.release(lease) == Code::kLeaseExpired);
-  CHECK_FALSE(f.table.contains(lease));
+  CHECK(f.table.release(lease, kSpace) == Code::kOk);
+  CHECK(f.table.release(lease, kSpace) == Code::kLeaseExpired);
+  CHECK_FALSE(f.table.contains(lease, kSpace));
   CHECK(f.pins() == 0);
   CHECK(f.table.key_count() == 0);
+}
+
+TEST_CASE("who serves another namespace can do nothing to a lease, even knowing its number") {
+  Fixture f;
+  const LeaseId lease = f.lease(0, 1, 100, 1);
+  constexpr NamespaceId kOther = 1;
+  CHECK_FALSE(f.table.contains(lease, kOther));
+  CHECK(f.table.renew(lease, kOther, 200) == Code::kLeaseExpired);
+  CHECK(f.table.release(lease, kOther) == Code::kLeaseExpired);
+  CHECK(f.table.next_deadline() == 100);
+  CHECK(f.pins() == 1);
+  CHECK(f.table.release(lease, kSpace) == Code::kOk);
 }
 
 TEST_CASE("a lease of nothing is not created") {
@@ -60,13 +74,13 @@ TEST_CASE("a lease ends at its deadline, unless it is renewed") {
   const LeaseId early = f.lease(0, 1, 100, 1);
   const LeaseId late = f.lease(1, 1, 100, 1);
   CHECK(f.table.next_deadline() == 100);
-  CHECK(f.table.renew(late, 200) == Code::kOk);
+  CHECK(f.table.renew(late, kSpace, 200) == Code::kOk);
   CHECK(f.table.expire(99) == 0);
   CHECK(f.table.expire(100) == 1);
-  CHECK_FALSE(f.table.contains(early));
-  CHECK(f.table.contains(late));
+  CHECK_FALSE(f.table.contains(early, kSpace));
+  CHECK(f.table.contains(late, kSpace));
   CHECK(f.table.next_deadline() == 200);
-  CHECK(f.table.renew(early, 300) == Code::kLeaseExpired);
+  CHECK(f.table.renew(early, kSpace, 300) == Code::kLeaseExpired);
   CHECK(f.table.expire(1'000) == 1);
   CHECK(f.pins() == 0);
   CHECK(f.table.next_deadline() == std::numeric_limits<Nanos>::max());
@@ -79,9 +93,9 @@ TEST_CASE("a session's end drops its leases and no other's") {
   const LeaseId other = f.lease(4, 2, 100, 2);
   CHECK(f.table.drop_owner(1) == 2);
   CHECK(f.table.drop_owner(1) == 0);
-  CHECK(f.table.contains(other));
+  CHECK(f.table.contains(other, kSpace));
   CHECK(f.pins() == 2);
-  CHECK(f.table.release(other) == Code::kOk);
+  CHECK(f.table.release(other, kSpace) == Code::kOk);
 }
 
 TEST_CASE("numbers are never 0, never reused, and not those of another seed") {
@@ -100,7 +114,7 @@ TEST_CASE("numbers are never 0, never reused, and not those of another seed") {
     if (i == 0) first = lease;
     CHECK(lease != 0);
     CHECK(seen.insert(lease).second);
-    CHECK(f.table.release(lease) == Code::kOk);
+    CHECK(f.table.release(lease, kSpace) == Code::kOk);
   }
   CHECK(same.create(one_pin(), 1, 1) == first);
   CHECK(other.create(one_pin(), 1, 1) != first);
@@ -133,8 +147,8 @@ TEST_CASE("threads may take, renew, release and expire at once") {
     threads.emplace_back([&f, owner] {
       for (int i = 0; i < 500; ++i) {
         const LeaseId lease = f.lease(i % 7, 2, 1'000 + i, owner);
-        f.table.renew(lease, 2'000 + i);
-        if (i % 3 == 0) f.table.release(lease);
+        f.table.renew(lease, kSpace, 2'000 + i);
+        if (i % 3 == 0) f.table.release(lease, kSpace);
         if (i % 50 == 0) f.table.expire(2'000 + i / 2);
         if (i % 100 == 0) f.table.drop_owner(owner);
       }

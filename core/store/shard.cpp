@@ -20,10 +20,11 @@ bool StagedBudget::take(std::uint64_t bytes) noexcept {
   return false;
 }
 
-Shard::Shard(Pool& pool, StagedBudget& budget, UseCount& uses,
+Shard::Shard(Pool& pool, StagedBudget& budget, Quotas& quotas, UseCount& uses,
              std::unique_ptr<EvictionPolicy> policy, std::size_t departures_max)
     : pool_(pool),
       budget_(budget),
+      quotas_(quotas),
       uses_(uses),
       policy_(std::move(policy)),
       departures_(departures_max) {
@@ -57,8 +58,13 @@ Result<std::unique_ptr<ReservationState>> Shard::reserve(const KeyRef& ref, cons
   }
   const std::uint64_t bytes = whole_pages(intent.value_bytes);
   if (!budget_.take(bytes)) return Code::kOverloaded;
+  if (!quotas_.take(ref.space, bytes)) {
+    budget_.give(bytes);
+    return Code::kQuotaExceeded;
+  }
   auto extents = pool_.allocate(intent.value_bytes);
   if (!extents) {
+    quotas_.give(ref.space, bytes);
     budget_.give(bytes);
     return Code::kOutOfMemory;
   }
@@ -86,6 +92,11 @@ void Shard::end_locked(ReservationState& state) noexcept {
   --counters_.staged_values;
   counters_.reserved_bytes -= state.entry->pool_bytes();
   budget_.give(state.entry->pool_bytes());
+}
+
+void Shard::free_locked(const Entry& entry) noexcept {
+  quotas_.give(entry.space, entry.pool_bytes());
+  pool_.free(entry.extents);
 }
 
 void Shard::count_refused() noexcept {
@@ -133,7 +144,7 @@ Code Shard::seal(ReservationState& state, std::optional<std::uint64_t> whole_che
     ++counters_.exists;
   }
   if (outcome != Code::kOk) {
-    pool_.free(state.entry->extents);
+    free_locked(*state.entry);
     return outcome;
   }
   if (present != nullptr) replaced = detach_locked(*present);
@@ -157,7 +168,7 @@ void Shard::give_up(ReservationState& state) noexcept {
   const MutexLock lock(mutex_);
   end_locked(state);
   ++counters_.aborted;
-  pool_.free(state.entry->extents);
+  free_locked(*state.entry);
 }
 
 void Shard::begin_quarantine(ReservationState& state) noexcept {
@@ -173,7 +184,7 @@ void Shard::end_quarantine(ReservationState& state) noexcept {
   const MutexLock lock(mutex_);
   states_.remove(state);
   counters_.quarantined_bytes -= state.entry->pool_bytes();
-  pool_.free(state.entry->extents);
+  free_locked(*state.entry);
 }
 
 Entry* Shard::pin(const KeyRef& ref, bool counted) noexcept {
@@ -332,7 +343,7 @@ EntryPtr Shard::detach_locked(Entry& entry) noexcept {
 
 EntryPtr Shard::release_locked(Entry& entry) noexcept {
   counters_.sealed_bytes -= entry.pool_bytes();
-  pool_.free(entry.extents);
+  free_locked(entry);
   return EntryPtr(&entry);
 }
 

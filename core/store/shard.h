@@ -45,8 +45,8 @@ using UseCount = std::atomic<std::uint64_t>;
 
 class alignas(64) Shard {
  public:
-  Shard(Pool& pool, StagedBudget& budget, UseCount& uses, std::unique_ptr<EvictionPolicy> policy,
-        std::size_t departures_max);
+  Shard(Pool& pool, StagedBudget& budget, Quotas& quotas, UseCount& uses,
+        std::unique_ptr<EvictionPolicy> policy, std::size_t departures_max);
   ~Shard();
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
@@ -124,6 +124,7 @@ class alignas(64) Shard {
 
  private:
   void begin_locked(ReservationState& state) noexcept REQUIRES(mutex_);
+  void free_locked(const Entry& entry) noexcept REQUIRES(mutex_);
   void end_locked(ReservationState& state) noexcept REQUIRES(mutex_);
   void publish_locked(EntryPtr entry) noexcept REQUIRES(mutex_);
   EntryPtr detach_locked(Entry& entry) noexcept
@@ -141,6 +142,7 @@ class alignas(64) Shard {
 
   Pool& pool_;
   StagedBudget& budget_;
+  Quotas& quotas_;
   UseCount& uses_;
   std::array<std::atomic<std::uint64_t>, kEvictionLinesMax> first_places_;  // written under mutex_
 

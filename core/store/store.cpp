@@ -48,11 +48,12 @@ Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& cloc
       on_write_end(std::move(write_end)),
       budget(staged_bytes_max(options, pool)),
       curve(pool.capacity_bytes()),
+      quotas(options.quotas),
       eviction(make_eviction_scheme(options.eviction_policy, options.reuse_tuning)) {
   KV_CHECK(eviction != nullptr);
   KV_CHECK(options.shard_count > 0 && options.shard_count <= kShardsMax);
   for (std::uint32_t index = 0; index < options.shard_count; ++index) {
-    shards.push_back(std::make_unique<Shard>(pool, budget, uses, eviction->make_policy(),
+    shards.push_back(std::make_unique<Shard>(pool, budget, quotas, uses, eviction->make_policy(),
                                              departures_max(pool) / options.shard_count));
   }
 }
@@ -78,6 +79,7 @@ std::optional<NamespaceId> Store::intern(std::string_view space) {
   if (known != impl_->space_ids.end()) return known->second;
   if (impl_->space_ids.size() >= kNamespacesMax) return std::nullopt;
   const auto next = static_cast<NamespaceId>(space.empty() ? 0 : impl_->space_names.size());
+  if (!impl_->quotas.admit(next, space)) return std::nullopt;
   impl_->space_ids.emplace(space, next);
   if (next != 0) {
     impl_->space_names.emplace_back(space);
@@ -323,6 +325,10 @@ std::size_t Store::key_count(std::optional<NamespaceId> space) const {
 
 void Store::write_ended(NamespaceId space, std::string_view key) const {
   if (impl_->on_write_end) impl_->on_write_end(space, key);
+}
+
+std::uint64_t Store::used_bytes(std::string_view owner) const noexcept {
+  return impl_->quotas.used_bytes(owner);
 }
 
 Nanos Store::now() const noexcept { return impl_->clock.now(); }

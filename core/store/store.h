@@ -28,6 +28,7 @@
 #include "core/store/past/departures.h"
 #include "core/store/past/hit_curve.h"
 #include "core/store/past/views.h"
+#include "core/store/quota/quotas.h"
 
 namespace infinistore {
 
@@ -155,6 +156,7 @@ struct StoreOptions {
   // always be written, however large.
   std::uint64_t staged_bytes_max = 0;
   std::uint64_t hash_seed = 0;  // random where keys come from strangers
+  std::vector<QuotaOptions> quotas = {};
 };
 
 // A value being written, as an operator sees it.
@@ -196,7 +198,8 @@ class Store {
   ~Store();
 
   // The number of a namespace; made at first use, never given to another name.  0 is "", which
-  // counts as a namespace once it is interned.  nullopt: there are kNamespacesMax others already.
+  // counts as a namespace once it is interned.  nullopt: there are kNamespacesMax others already,
+  // or kNamespacesPerOwnerMax of its owner.
   std::optional<NamespaceId> intern(std::string_view space);
   // Of an interned namespace; stays where it is.
   SpaceUse& use_of(NamespaceId space);
@@ -204,8 +207,8 @@ class Store {
 
   // Evicts as needed.  kExists: sealed already with this size (and on_exists is kKeep);
   // kSizeMismatch: with another size; kTooLarge: more than the pool; kOverloaded: too much is
-  // unsealed; kOutOfMemory: everything is pinned or reserved; kInvalid: an empty key or value, or
-  // a name that is too long.
+  // unsealed; kQuotaExceeded: its owner holds what it may; kOutOfMemory: everything is pinned or
+  // reserved; kInvalid: an empty key or value, or a name that is too long.
   // Several writers may hold a reservation of one key: the first seal wins.
   Result<Reservation> reserve(const Intent& intent);
 
@@ -253,6 +256,7 @@ class Store {
 
   std::size_t key_count(std::optional<NamespaceId> space) const;
   StoreCounters counters() const;
+  std::uint64_t used_bytes(std::string_view owner) const noexcept;  // against its quota
   std::vector<StagedView> staged(std::size_t count_max) const;
 
   // past/past.cpp: why a key is or is not there, and where else it is; who lives here; what hit

@@ -35,6 +35,7 @@ struct Store::Impl {
   const Clock& clock;
   const WriteEnd on_write_end;
   StagedBudget budget;
+  Quotas quotas;
   UseCount uses{0};
   Mutex room_mutex;  // one evicts for all; before a shard's
   HitCurve curve;

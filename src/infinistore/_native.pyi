@@ -196,11 +196,21 @@ class Server:
     def evict(self, bytes_wanted: int) -> int:
         """Evicts so many bytes if it can; the number that it did."""
 
-    def purge(self, namespace: str | None) -> int:
-        """Erases a namespace's keys, or all; how many."""
+    def purge(self, namespace: str | None, below: bool = False) -> int:
+        """
+        Erases a namespace's keys (`below`: of all whose names begin so), or all; how many.
+        """
 
-    def key_count(self, namespace: str | None) -> int:
-        """The keys of a namespace, or of all."""
+    def key_count(self, namespace: str | None, below: bool = False) -> int:
+        """
+        The keys of a namespace (`below`: of all whose names begin so), or of all.
+        """
+
+    def used_bytes(self, tenant: str) -> int:
+        """What a tenant's namespaces hold of the pool, against its quota."""
+
+    def recent_log(self) -> list:
+        """The newest warnings and errors, oldest first."""
 
     def check_integrity(self) -> str:
         """

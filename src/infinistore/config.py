@@ -201,6 +201,9 @@ class ServerConfig(_Config):
         secret=True,
     )
     token_file: str = _setting("", "File with the token, readable by its owner only.")
+    tenants_file: str = _setting(
+        "", "TOML file with a table for each tenant: token, quota, admin; docs/security.md."
+    )
     insecure: bool = _setting(False, "Allow a wide address without a token.")
     eviction: str = _setting("lru", "Which values leave first.")
     evict_start: float = _setting(
@@ -398,18 +401,26 @@ def read_token(config: ServerConfig) -> str:
 
 def _read_token_file(config: ServerConfig) -> str:
     path = Path(config.token_file)
-    try:
-        mode = path.stat().st_mode
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read token_file {path}: {error}") from error
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(f"token_file {path} is writable by others; run: chmod 600 {path}")
-    if mode & stat.S_IROTH:  # refused it cannot be: so a Kubernetes secret is mounted by default
-        logger.warning("token_file %s is readable by everyone; run: chmod 600 %s", path, path)
+    token = check_secret_file(path, "token_file").strip()
     if not token:
         raise ConfigError(f"token_file {path} is empty; write the token into it")
     return token
+
+
+def check_secret_file(path: Path, setting: str) -> str:
+    """The text of a file that only its owner may change. Raises `ConfigError`."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {setting} {path}: {error}") from error
+    except UnicodeDecodeError:  # its message would quote the file
+        raise ConfigError(f"cannot read {setting} {path}: it is no UTF-8 text") from None
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"{setting} {path} is writable by others; run: chmod 600 {path}")
+    if mode & stat.S_IROTH:  # refused it cannot be: so a Kubernetes secret is mounted by default
+        logger.warning("%s %s is readable by everyone; run: chmod 600 %s", setting, path, path)
+    return text
 
 
 def is_loopback(address: str) -> bool:

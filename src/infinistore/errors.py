@@ -29,6 +29,7 @@ class Code(enum.IntEnum):
     CLOSED = 17
     SETUP = 18
     DRAINING = 19
+    QUOTA_EXCEEDED = 20
 
 
 class InfiniStoreError(Exception):
@@ -87,6 +88,10 @@ class OverloadedError(StoreError):
     """A bound on work in flight is reached."""
 
     retryable = True
+
+
+class QuotaError(StoreError):
+    """The namespace's owner holds all that its quota allows: delete or purge values of its own."""
 
 
 class AuthError(StoreError):
@@ -148,6 +153,7 @@ CODE_TO_ERROR: dict[Code, type[InfiniStoreError]] = {
     Code.CLOSED: UsageError,
     Code.SETUP: SetupError,
     Code.DRAINING: OverloadedError,
+    Code.QUOTA_EXCEEDED: QuotaError,
 }
 
 

@@ -35,6 +35,7 @@ struct TestServer {
                                                     .huge_pages = "auto",
                                                     .workers = 2,
                                                     .token = "",
+                                                    .tenants = {},
                                                     .eviction = "lru",
                                                     .stage_timeout_s = 30,
                                                     .stage_share = 0.25,

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
                               .huge_pages = "auto",
                               .workers = 2,
                               .token = "",
+                              .tenants = {},
                               .eviction = "lru",
                               .stage_timeout_s = 30,
                               .stage_share = 0.25,

@@ -33,7 +33,7 @@ void Gets::begin(Connection& connection, const FrameHeader& header, Bytes body, 
   open.takes_copy = (header.flags & kFlagGetTakesCopy) != 0;
   open.begun_at = context_.clock.now();
   const auto lease_id = open.request.lease_id;
-  if (lease_id != 0 && !context_.leases.contains(lease_id)) {
+  if (lease_id != 0 && !context_.leases.contains(lease_id, space)) {
     open.missing = Code::kLeaseExpired;
   }
   context_.store.for_each_expected(space, open.request.keys, Expect::kFind, [&](std::size_t i) {

@@ -10,23 +10,33 @@
 namespace infinistore {
 namespace {
 
-// Takes as long for a wrong token as for the right one.
-bool equals(std::string_view one, std::string_view other) noexcept {
-  unsigned difference = one.size() == other.size() ? 0 : 1;
-  for (std::size_t i = 0; i < one.size(); ++i) {
-    const char against = other.empty() ? '\0' : other[i % other.size()];
-    difference |= static_cast<unsigned>(static_cast<unsigned char>(one[i] ^ against));
+// What a tenant may ask: of each, its handler sees to it that nothing of others is touched.
+bool is_within_a_namespace(Opcode opcode) noexcept {
+  switch (opcode) {
+    case Opcode::kHello:
+    case Opcode::kPut:
+    case Opcode::kGet:
+    case Opcode::kMatch:
+    case Opcode::kExists:
+    case Opcode::kErase:
+    case Opcode::kLease:
+    case Opcode::kAbort:
+    case Opcode::kStats:
+    case Opcode::kPing:
+    case Opcode::kSuspect:
+      return true;
+    default:
+      return false;
   }
-  return difference == 0;
-}
-
-bool equals(const Nonce& one, const Nonce& other) noexcept {
-  return equals(text_of(one), text_of(other));
 }
 
 }  // namespace
 
 bool Session::handle(const FrameHeader& header, Bytes body) {
+  if (caller_.tenant != nullptr && !is_within_a_namespace(header.opcode)) {
+    refuse(Code::kUnauthorized, "this is about the whole server, and the token is a tenant's");
+    return true;
+  }
   switch (header.opcode) {
     case Opcode::kHello:
       return hello(header, body);
@@ -55,48 +65,59 @@ bool Session::handle(const FrameHeader& header, Bytes body) {
   }
 }
 
+// Who it is, before anything is told to it.
+Error Session::admit(const Hello& hello) {
+  if (hello.version_min > kProtocolVersion || hello.version_max < kProtocolVersion) {
+    return {Code::kVersion, "this server speaks version " + std::to_string(kProtocolVersion) +
+                                " of the protocol only; the client asks for " +
+                                std::to_string(hello.version_min) + " to " +
+                                std::to_string(hello.version_max)};
+  }
+  const auto caller = identify(context_.options, hello.token);
+  if (!caller) return {Code::kUnauthorized, "the token is wrong or missing"};
+  if (is_shared_memory_ && caller->tenant != nullptr) {
+    return {Code::kUnauthorized,
+            "the pool's memory holds values of others too: a tenant's token is for TCP only"};
+  }
+  if (is_shared_memory_ && !equals_secret(hello.nonce, context_.identity.nonce)) {
+    return {Code::kUnauthorized, "the nonce is not of this server: connect over TCP first"};
+  }
+  if (context_.is_draining) return {Code::kDraining, "the server is going away"};
+  caller_ = *caller;
+  return {Code::kOk, {}};
+}
+
 bool Session::hello(const FrameHeader& header, Bytes body) {
   const auto request = decode_hello(body);
   if (!request) return false;
-  if (request->version_min > kProtocolVersion || request->version_max < kProtocolVersion) {
-    refuse(Code::kVersion, "this server speaks version " + std::to_string(kProtocolVersion) +
-                               " of the protocol only; the client asks for " +
-                               std::to_string(request->version_min) + " to " +
-                               std::to_string(request->version_max));
+  if (auto refusal = admit(*request); refusal.code != Code::kOk) {
+    if (refusal.code == Code::kUnauthorized) host_.metrics().sessions_unauthorized.add();
+    refuse(refusal.code, std::move(refusal.message));
     return true;
   }
-  const auto& token = context_.options.token;
-  if (!token.empty() && !equals(request->token, token)) {
-    refuse(Code::kUnauthorized, "the token is wrong or missing");
-    return true;
-  }
-  if (is_shared_memory_ && !equals(request->nonce, context_.identity.nonce)) {
-    refuse(Code::kUnauthorized, "the nonce is not of this server: connect over TCP first");
-    return true;
-  }
-  if (context_.is_draining) {
-    refuse(Code::kDraining, "the server is going away");
-    return true;
-  }
-  const auto space = context_.store.intern(request->space);
+  const auto space = context_.store.intern(space_of(caller_, request->space));
   if (!space) {
-    refuse(Code::kOverloaded, "the server has " + std::to_string(kNamespacesMax) +
-                                  " namespaces, which is all that it keeps until it starts anew");
+    const auto most = caller_.tenant == nullptr ? kNamespacesMax : kNamespacesPerOwnerMax;
+    refuse(Code::kOverloaded, "there are " + std::to_string(most) +
+                                  " namespaces, which is all that the server keeps until it "
+                                  "starts anew");
     return true;
   }
   space_ = *space;
   space_use_ = &context_.store.use_of(space_);
   state_ = State::kServes;
-  connection_->welcome(header.request_id, {.version = kProtocolVersion,
-                                           .worker_index = host_.index(),
-                                           .incarnation = context_.identity.incarnation,
-                                           .boot_id = context_.identity.boot_id,
-                                           .nonce = context_.identity.nonce,
-                                           .pool_bytes = context_.store.pool().capacity_bytes(),
-                                           .capabilities = 0,
-                                           .unix_path = context_.options.unix_socket,
-                                           .server_version = context_.options.version,
-                                           .region_bytes = {}});
+  connection_->welcome(
+      header.request_id,
+      {.version = kProtocolVersion,
+       .worker_index = host_.index(),
+       .incarnation = context_.identity.incarnation,
+       .boot_id = context_.identity.boot_id,
+       .nonce = context_.identity.nonce,
+       .pool_bytes = context_.store.pool().capacity_bytes(),
+       .capabilities = 0,
+       .unix_path = caller_.tenant == nullptr ? context_.options.unix_socket : std::string_view{},
+       .server_version = context_.options.version,
+       .region_bytes = {}});
   return true;
 }
 
@@ -107,7 +128,7 @@ bool Session::may_begin(const FrameHeader& header) {
     fail_request(header.request_id, Code::kDraining, "the server is going away");
     return false;
   }
-  if (puts_.open_count() + gets_.open_count() + suspects_.open_count() >= kSessionRequestsMax) {
+  if (open_count() >= kSessionRequestsMax) {
     host_.metrics().overloads.add();
     fail_request(header.request_id, Code::kOverloaded,
                  "more than " + std::to_string(kSessionRequestsMax) +
@@ -203,8 +224,8 @@ bool Session::lease(const FrameHeader& header, Bytes body) {
   std::vector<Code> outcomes;
   const Nanos deadline = lease_deadline(request->lease_ms);
   for (const auto lease_id : request->lease_ids) {
-    outcomes.push_back(request->lease_ms == 0 ? context_.leases.release(lease_id)
-                                              : context_.leases.renew(lease_id, deadline));
+    outcomes.push_back(request->lease_ms == 0 ? context_.leases.release(lease_id, space_)
+                                              : context_.leases.renew(lease_id, space_, deadline));
   }
   answer(header.request_id, std::move(outcomes));
   return true;
@@ -221,8 +242,14 @@ bool Session::abort(const FrameHeader& header, Bytes body) {
 
 bool Session::stats(const FrameHeader& header, Bytes body) {
   if (!body.empty()) return false;
+  // The server's counters tell of all its clients: a tenant sees its own share.
+  auto counters =
+      caller_.tenant == nullptr
+          ? context_.counters()
+          : std::vector<Counter>{{"quota_bytes", caller_.tenant->quota_bytes},
+                                 {"used_bytes", context_.store.used_bytes(caller_.tenant->name)}};
   connection_->send(Opcode::kCounters, header.request_id,
-                    encode(CountersReply{.counters = context_.counters()}));
+                    encode(CountersReply{.counters = std::move(counters)}));
   return true;
 }
 

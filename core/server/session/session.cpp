@@ -56,15 +56,27 @@ void Session::on_request(const FrameHeader& header, Bytes body) {
                                 std::to_string(static_cast<unsigned>(header.opcode)) +
                                 " is malformed, or the opcode is not a request");
   }
+  count_open();
+}
+
+void Session::count_open() noexcept {
+  auto& all = host_.metrics().open_requests;
+  const auto open = open_count();
+  all.store(all.load(std::memory_order_relaxed) + open - counted_open_, std::memory_order_relaxed);
+  counted_open_ = open;
 }
 
 void Session::on_pulled(std::uint64_t request_id, Code outcome,
                         std::span<const std::uint64_t> checksums) {
   puts_.on_pulled(*connection_, request_id, outcome, checksums);
   if (puts_.has_staged()) arm_progress(context_.clock.now());
+  count_open();
 }
 
-void Session::on_pushed(std::uint64_t request_id) { gets_.on_pushed(request_id); }
+void Session::on_pushed(std::uint64_t request_id) {
+  gets_.on_pushed(request_id);
+  count_open();
+}
 
 void Session::on_violation(const char* what) { refuse(Code::kProtocol, what); }
 
@@ -82,6 +94,7 @@ void Session::on_close(const Error& reason) {
     host_.bury(std::move(fence), std::move(remains));
   }
   context_.leases.drop_owner(id_);
+  count_open();
   host_.retire(*this);
 }
 
@@ -114,6 +127,7 @@ void Session::on_timer(Nanos now) {
     case State::kEnded:
       break;
   }
+  count_open();
   connection_->deliver();
 }
 
@@ -156,6 +170,7 @@ void Session::arm_progress(Nanos now) {
 void Session::on_write_end(const Waiter& waiter) {
   if (state_ != State::kServes) return;
   gets_.on_write_end(*connection_, waiter);
+  count_open();
   if (gets_.is_busy()) arm_progress(context_.clock.now());
   connection_->deliver();
 }
@@ -163,6 +178,7 @@ void Session::on_write_end(const Waiter& waiter) {
 void Session::stop_waiting() {
   if (state_ != State::kServes) return;
   gets_.expire(*connection_, std::numeric_limits<Nanos>::max());
+  count_open();
   connection_->deliver();
 }
 

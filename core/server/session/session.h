@@ -13,6 +13,7 @@
 #include "core/server/session/gets.h"
 #include "core/server/session/puts.h"
 #include "core/server/session/suspects.h"
+#include "core/server/tenants.h"
 #include "core/transport/transports.h"
 
 namespace infinistore {
@@ -42,9 +43,7 @@ class Session final : private ConnectionOwner {
   bool begin(const Transport& transport, UniqueFd socket, Poller& poller);
 
   SessionId id() const noexcept { return id_; }
-  bool is_busy() const noexcept {
-    return puts_.is_busy() || gets_.is_busy() || suspects_.open_count() > 0;
-  }
+  bool is_busy() const noexcept { return open_count() > 0; }
 
   // Each is a call from outside: an end that it caused has been told when it returns.
   void on_timer(Nanos now);
@@ -68,6 +67,7 @@ class Session final : private ConnectionOwner {
   // handlers.cpp: one an opcode.  False: the body is malformed.
   bool handle(const FrameHeader& header, Bytes body);
   bool hello(const FrameHeader& header, Bytes body);
+  Error admit(const Hello& hello);  // kOk: it may go on, as caller_
   bool put(const FrameHeader& header, Bytes body);
   bool get(const FrameHeader& header, Bytes body);
   bool match(const FrameHeader& header, Bytes body);
@@ -91,13 +91,19 @@ class Session final : private ConnectionOwner {
   void look_at_suspects();
   void check_progress(Nanos now);
   void arm_progress(Nanos now);
+  std::size_t open_count() const noexcept {
+    return puts_.open_count() + gets_.open_count() + suspects_.open_count();
+  }
+  void count_open() noexcept;  // after whatever may have begun or ended requests
 
   SessionId id_;
   ServerContext& context_;
   SessionHost& host_;
   State state_ = State::kAwaitsHello;
+  Caller caller_;
   NamespaceId space_ = 0;
   SpaceUse* space_use_ = nullptr;      // the store's; once it serves
+  std::size_t counted_open_ = 0;       // of ours, in the worker's metrics
   std::uint64_t last_request_id_ = 0;  // the highest that began a request
   bool is_shared_memory_ = false;
   Nanos hello_deadline_ = 0;

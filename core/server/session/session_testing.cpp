@@ -270,6 +270,16 @@ std::vector<Code> Peer::codes(Opcode opcode, const std::vector<std::string_view>
   return result->outcomes;
 }
 
+namespace {
+
+std::vector<QuotaOptions> quotas_of(const std::vector<Tenant>& tenants) {
+  std::vector<QuotaOptions> quotas;
+  for (const auto& tenant : tenants) quotas.push_back({tenant.name, tenant.quota_bytes});
+  return quotas;
+}
+
+}  // namespace
+
 Harness::Harness(std::string_view transport, HarnessOptions options)
     : transport_(transport_named(transport)),
       given_(std::move(options)),
@@ -280,6 +290,7 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
                .huge_pages = "off",
                .workers = 1,
                .token = given_.token,
+               .tenants = given_.tenants,
                .eviction = "lru",
                .stage_timeout_s = given_.stage_timeout_s,
                .stage_share = 0.5,
@@ -292,7 +303,8 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
              {.shard_count = 4,
               .eviction_policy = "lru",
               .staged_bytes_max = given_.pool_bytes / 2,
-              .hash_seed = 1},
+              .hash_seed = 1,
+              .quotas = quotas_of(given_.tenants)},
              clock_,
              [this](NamespaceId space, std::string_view key) {
                for (const auto& waiter : waits_.take(space, key)) worker_->tell(waiter);

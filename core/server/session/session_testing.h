@@ -85,6 +85,7 @@ class Peer {
 struct HarnessOptions {
   std::uint64_t pool_bytes = 8u << 20;
   std::string token = {};
+  std::vector<Tenant> tenants = {};
   double stage_timeout_s = 30;
   bool without_fencing = false;
   double lease_max_s = 300;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
+import ipaddress
 import json
 import logging
 import socket
@@ -19,9 +19,11 @@ from infinistore.cluster.node.agent import Agent
 from infinistore.errors import ConfigError, InfiniStoreError, SetupError
 from infinistore.server import questions
 from infinistore.server.housekeeping import is_populating
+from infinistore.server.log_tail import LogTail
 from infinistore.server.native import NativeServer
 from infinistore.server.prometheus import CONTENT_TYPE, exposition, namespace_exposition
 from infinistore.server.scrub import DEFAULT_RATE, parse_rate, scrub
+from infinistore.server.tenants import Tenant, identify
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +35,16 @@ SHUTDOWN_TIMEOUT_S = 0.2
 class Admin:
     """What the handlers need to know. `draining` is set once, by the daemon.
 
-    `scrubbing`: a handler is at it.
+    `is_local`: only this machine reaches the port. `scrubbing`: a handler is at it.
     """
 
     server: NativeServer
     version: str
     token: str = ""
     incarnation: int = 0
+    tenants: tuple[Tenant, ...] = ()
+    is_local: bool = False
+    log: LogTail = field(default_factory=LogTail)
     agent: Agent | None = None
     draining: bool = False
     scrubbing: bool = False
@@ -48,10 +53,20 @@ class Admin:
     def uptime_s(self) -> float:
         return round(time.monotonic() - self.started_s, 3)
 
-    def is_trusted(self, request: web.Request) -> bool:
-        """Whether the request shows the token, if there is one to show."""
+    @property
+    def is_open(self) -> bool:
+        return not self.token and not self.tenants
+
+    def caller(self, request: web.Request) -> Tenant | None:
+        """Whose token the request shows; None: nobody's. An open server's callers see all."""
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        return not self.token or hmac.compare_digest(shown.encode(), self.token.encode())
+        return identify(shown, self.token, self.tenants)
+
+    def let_in(self, request: web.Request) -> Tenant:
+        """The caller of a request that has come as far as its handler."""
+        caller = self.caller(request)
+        assert caller is not None
+        return caller
 
 
 ADMIN = web.AppKey("ADMIN", Admin)
@@ -61,7 +76,8 @@ Handler = Callable[[Admin, web.Request], Awaitable[web.StreamResponse]]
 async def health(admin: Admin, request: web.Request) -> web.StreamResponse:
     status = "draining" if admin.draining else "ok"
     body: dict[str, Any] = {"status": status}
-    if admin.is_trusted(request):  # a probe that has no token still learns the state
+    caller = admin.caller(request)
+    if caller and caller.sees_all:  # a probe that has no token still learns the state
         snapshot = admin.server.snapshot()
         body |= {
             "version": admin.version,
@@ -95,7 +111,7 @@ async def metrics(admin: Admin, request: web.Request) -> web.StreamResponse:
 
 async def keys_count(admin: Admin, request: web.Request) -> web.StreamResponse:
     space = request.query.get("namespace")
-    count = await asyncio.to_thread(admin.server.key_count, space)
+    count = await asyncio.to_thread(admin.server.key_count, *admin.let_in(request).whose(space))
     return web.json_response({"namespace": space, "count": count})
 
 
@@ -105,13 +121,35 @@ async def kvmap_len(admin: Admin, request: web.Request) -> web.StreamResponse:
 
 
 async def staged(admin: Admin, request: web.Request) -> web.StreamResponse:
-    values = await asyncio.to_thread(admin.server.staged)
-    return web.json_response({"staged": [_readable(value) for value in values]})
+    values = [_readable(value) for value in await asyncio.to_thread(admin.server.staged)]
+    caller = admin.let_in(request)
+    if not caller.sees_all:
+        mine = f"{caller.name}/"
+        values = [
+            value | {"namespace": value["namespace"].removeprefix(mine)}
+            for value in values
+            if value["namespace"].startswith(mine)
+        ]
+    return web.json_response({"staged": values})
+
+
+async def tenants(admin: Admin, request: web.Request) -> web.StreamResponse:
+    caller = admin.let_in(request)
+    shown = admin.tenants if caller.sees_all else (caller,)
+    rows = [
+        {
+            "tenant": each.name,
+            "quota_bytes": each.quota_bytes,
+            "used_bytes": admin.server.used_bytes(each.name),
+        }
+        for each in shown
+    ]
+    return web.json_response({"tenants": rows})
 
 
 async def purge(admin: Admin, request: web.Request) -> web.StreamResponse:
     space = request.query.get("namespace")
-    count = await asyncio.to_thread(admin.server.purge, space)
+    count = await asyncio.to_thread(admin.server.purge, *admin.let_in(request).whose(space))
     return web.json_response({"status": "ok", "namespace": space, "num": count})
 
 
@@ -174,6 +212,12 @@ def _answered(question: Callable[..., Awaitable[dict[str, Any]]]) -> Handler:
     return handle
 
 
+async def recent_log(admin: Admin, request: web.Request) -> web.StreamResponse:
+    lines = [*admin.log.lines(), *admin.server.recent_log()]
+    lines.sort(key=lambda line: float(line["time_s"]))
+    return web.json_response({"lines": lines})
+
+
 async def openapi(admin: Admin, request: web.Request) -> web.StreamResponse:
     return web.json_response(openapi_document(admin.version))
 
@@ -186,6 +230,7 @@ class Route:
     summary: str
     query: tuple[tuple[str, str], ...] = ()
     is_open: bool = False  # answered without a token
+    for_tenants: bool = False  # answered a tenant too, about its own
 
 
 _NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
@@ -197,7 +242,17 @@ ROUTES = (
     Route("GET", "/health", health, "State; 503 while draining.", is_open=True),
     Route("GET", "/stats", stats, "Every counter, as JSON."),
     Route("GET", "/metrics", metrics, "Every counter, as Prometheus text."),
-    Route("GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE),
+    Route(
+        "GET", "/keys/count", keys_count, "How many keys can be read.", _NAMESPACE, for_tenants=True
+    ),
+    Route(
+        "GET",
+        "/staged",
+        staged,
+        "Values being written, with their filled ranges.",
+        for_tenants=True,
+    ),
+    Route("GET", "/tenants", tenants, "Quota and use of each tenant.", for_tenants=True),
     Route("GET", "/namespaces", _answered(questions.namespaces), "What lives here.", _LIMIT),
     Route("GET", "/hottest", _answered(questions.hottest), "What is read most.", _LIMIT),
     Route("GET", "/whatif", _answered(questions.what_if), "Hit rates by pool size.", _SIZES),
@@ -208,13 +263,13 @@ ROUTES = (
         "Why keys are or are not here; of JSON "
         '{"namespace": TEXT, "keys": [TEXT], "hex_keys": [HEX]} with at most 1,024 keys.',
     ),
-    Route("GET", "/staged", staged, "Values being written, with their filled ranges."),
     Route("GET", "/integrity", integrity, "Whether the books add up; everybody waits for it."),
     Route("GET", "/cluster", cluster, "The nodes of this server's cluster, their load and copies."),
     Route("POST", "/drain", drain, "Moves a node's values to the others, then stops it.", _NODE),
     Route("POST", "/verify", verify, "Compares all values with their checksums.", _RATE),
-    Route("POST", "/purge", purge, "Erases every key.", _NAMESPACE),
+    Route("POST", "/purge", purge, "Erases every key.", _NAMESPACE, for_tenants=True),
     Route("GET", "/kvmap_len", kvmap_len, "How many keys; the original's name for it."),
+    Route("GET", "/log", recent_log, "The newest warnings and errors, oldest first."),
     Route("GET", "/openapi.json", openapi, "This description."),
 )
 
@@ -254,14 +309,45 @@ def make_app(admin: Admin) -> web.Application:
 def _guarded(route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
         admin = request.app[ADMIN]
-        if not route.is_open and not admin.is_trusted(request):
+        caller = admin.caller(request)
+        if not route.is_open and (refusal := _of_a_stranger(admin, route.method, request)):
+            return refusal
+        if not route.is_open and caller is None:
             return _refusal(401, "show the token: Authorization: Bearer TOKEN")
-        if route.method != "GET" and "Origin" in request.headers:
-            # A web page could otherwise purge the store of whoever looks at it.
-            return _refusal(403, "requests of web pages may not change anything")
+        if not route.is_open and caller is not None and not caller.sees_all:
+            if not caller.is_admin:
+                return _refusal(
+                    403, "this tenant's token is for data only: it has not admin = true"
+                )
+            if not route.for_tenants:
+                return _refusal(403, "this is about the whole server: show the server's own token")
         return await route.handler(admin, request)
 
     return handle
+
+
+def _of_a_stranger(admin: Admin, method: str, request: web.Request) -> web.Response | None:
+    """Refuses what a web page of somebody else makes a browser send here."""
+    if method != "GET" and "Origin" in request.headers:
+        # It could otherwise purge the store of whoever looks at it.
+        return _refusal(403, "requests of web pages may not change anything")
+    if request.headers.get("Sec-Fetch-Site", "") in ("cross-site", "same-site"):
+        return _refusal(403, "this is another site's request")
+    if admin.is_open and admin.is_local and not _is_this_machine(request.host):
+        # Its name may lead anywhere by the time that its page asks again.
+        return _refusal(403, "ask for 127.0.0.1 or localhost, or set a token")
+    return None
+
+
+def _is_this_machine(host: str) -> bool:
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _refusal(status: int, error: str) -> web.Response:

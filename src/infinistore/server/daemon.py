@@ -13,11 +13,12 @@ from typing import Any
 
 from infinistore._compat import run_loop
 from infinistore.cluster.node.agent import Agent
-from infinistore.config import ServerConfig
+from infinistore.config import ServerConfig, is_loopback
 from infinistore.errors import SetupError
 from infinistore.server import unix_socket
 from infinistore.server.admin import Admin, listen
 from infinistore.server.housekeeping import Watermarks, keep_house
+from infinistore.server.log_tail import LogTail
 from infinistore.server.native import NativeServer, ServerOptions, make_server, options_for
 from infinistore.server.startup import Plan, allow_open_files, plan
 from infinistore.server.unix_socket import SocketClaim
@@ -61,8 +62,16 @@ async def serve(
         agent, drain_s = None, 0.0
         try:
             agent = _join_cluster(plan, started, server, stop)
-            incarnation = int(started.get("incarnation", 0))
-            admin = Admin(server, version, plan.token, incarnation, agent)
+            admin = Admin(
+                server,
+                version,
+                plan.token,
+                int(started.get("incarnation", 0)),
+                plan.tenants,
+                is_local=is_loopback(plan.admin_host),
+                log=_tail_log(cleanup),
+                agent=agent,
+            )
             runner, admin_port = await listen(admin, plan.admin_host, plan.config.admin_port)
             cleanup.push_async_callback(runner.cleanup)
             announce(plan, started, admin_port)
@@ -95,6 +104,13 @@ def _join_cluster(
     )
     agent.start()
     return agent
+
+
+def _tail_log(cleanup: contextlib.AsyncExitStack) -> LogTail:
+    tail = LogTail()
+    logging.getLogger().addHandler(tail)
+    cleanup.callback(logging.getLogger().removeHandler, tail)
+    return tail
 
 
 def _claim(plan: Plan) -> SocketClaim:

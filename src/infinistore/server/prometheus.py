@@ -17,7 +17,7 @@ class Metric:
 
     source: str
     name: str
-    kind: str  # gauge, counter or summary
+    kind: str  # gauge, counter, summary or histogram
     help: str
     suffix: str = ""  # of the sample: a summary's _sum and _count
     labels: str = ""
@@ -31,6 +31,23 @@ def _latency(source: str, name: str, text: str) -> tuple[Metric, ...]:
         Metric(f"{source}_p99", name, "summary", text, labels='quantile="0.99"', scale=1e-6),
         Metric(f"{source}_sum", name, "summary", text, suffix="_sum", scale=1e-6),
         Metric(f"{source}_count", name, "summary", text, suffix="_count"),
+    )
+
+
+# Microseconds: what is in the snapshot as put_us_below_16 and so on.
+BUCKETS_US = tuple(4**power for power in range(2, 13))
+
+
+def _histogram(source: str, name: str, text: str) -> tuple[Metric, ...]:
+    """The same microseconds as counts of what was quicker than each bound, in seconds."""
+    bounds = [(f"{source}_below_{bound}", f"{bound * 1e-6:g}") for bound in BUCKETS_US]
+    return (
+        *(
+            Metric(counter, name, "histogram", text, suffix="_bucket", labels=f'le="{bound}"')
+            for counter, bound in (*bounds, (f"{source}_count", "+Inf"))
+        ),
+        Metric(f"{source}_sum", name, "histogram", text, suffix="_sum", scale=1e-6),
+        Metric(f"{source}_count", name, "histogram", text, suffix="_count"),
     )
 
 
@@ -65,6 +82,7 @@ METRICS = (
     Metric("waiting_keys", "waiting_keys", "gauge", "Keys that readers wait for."),
     Metric("workers", "workers", "gauge", "Threads that move bytes."),
     Metric("sessions", "sessions", "gauge", "Connections being served."),
+    Metric("open_requests", "open_requests", "gauge", "Requests that are not answered yet."),
     Metric("hits", "hits_total", "counter", "Keys asked for and found."),
     Metric("misses", "misses_total", "counter", "Keys asked for and not found."),
     *(
@@ -101,6 +119,12 @@ METRICS = (
     ),
     Metric("sessions_begun", "sessions_begun_total", "counter", "Connections accepted."),
     Metric("sessions_refused", "sessions_refused_total", "counter", "Connections turned away."),
+    Metric(
+        "sessions_unauthorized",
+        "sessions_unauthorized_total",
+        "counter",
+        "Connections refused for their token.",
+    ),
     Metric(
         "sessions_stalled", "sessions_stalled_total", "counter", "Connections given up as stuck."
     ),
@@ -150,6 +174,8 @@ METRICS = (
     ),
     *_latency("put_us", "put_seconds", "From a put's arrival to its result."),
     *_latency("get_us", "get_seconds", "From a get's arrival to its last byte."),
+    *_histogram("put_us", "put_duration_seconds", "Puts by the time to their result."),
+    *_histogram("get_us", "get_duration_seconds", "Gets by the time to their last byte."),
 )
 _KNOWN = {metric.source: metric for metric in METRICS}
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]")

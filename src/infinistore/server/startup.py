@@ -15,6 +15,7 @@ from infinistore.cluster.node.plan import ClusterPlan, plan_cluster
 from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_token
 from infinistore.errors import ConfigError, SetupError
 from infinistore.server.machine import Limits, Memory, read_limits, read_memory
+from infinistore.server.tenants import Tenant, read_tenants
 from infinistore.server.unix_socket import default_path
 from infinistore.units import format_bytes
 
@@ -41,6 +42,7 @@ class Plan:
     pool_bytes: int
     workers: int
     token: str = field(repr=False)
+    tenants: tuple[Tenant, ...] = ()
     without_fencing: bool = False
     cluster: ClusterPlan | None = None
 
@@ -48,17 +50,21 @@ class Plan:
 def plan(config: ServerConfig) -> Plan:
     """Checks `config` against this machine. Raises `ConfigError` or `SetupError`."""
     token = read_token(config)
+    tenants = read_tenants(config.tenants_file, token)
     host = resolve(config.host, "host")
     admin_host = resolve(config.admin_host, "admin_host") if config.admin_host else host
-    check_exposure(config, token, (host, admin_host))
+    check_exposure(config, bool(token or tenants), (host, admin_host))
+    pool_bytes = choose_pool(config, read_memory(), read_limits())
+    check_quotas(tenants, pool_bytes)
     return Plan(
         config=config,
         host=host,
         admin_host=admin_host,
         unix_socket=choose_socket(config),
-        pool_bytes=choose_pool(config, read_memory(), read_limits()),
+        pool_bytes=pool_bytes,
         workers=config.workers or choose_workers(len(os.sched_getaffinity(0))),
         token=token,
+        tenants=tenants,
         without_fencing=fencing_is_off(os.environ),
         cluster=plan_cluster(config, host),
     )
@@ -89,13 +95,24 @@ def resolve(host: str, setting: str) -> str:
     return str(found[0][4][0])
 
 
-def check_exposure(config: ServerConfig, token: str, addresses: tuple[str, ...]) -> None:
+def check_exposure(config: ServerConfig, is_guarded: bool, addresses: tuple[str, ...]) -> None:
     """Raises `ConfigError` if a stranger on the network could reach the server without a token."""
     wide = [address for address in addresses if not is_loopback(address)]
-    if wide and not token and not config.insecure:
+    if wide and not is_guarded and not config.insecure:
         raise ConfigError(
             f"{wide[0]} can be reached from other machines and no token is set; set "
             "INFINISTORE_TOKEN (or --token-file), or give --insecure on a network you trust"
+        )
+
+
+def check_quotas(tenants: tuple[Tenant, ...], pool_bytes: int) -> None:
+    """Warns where one tenant's values can push out another's that are within its quota."""
+    promised = sum(tenant.quota_bytes for tenant in tenants)
+    if promised > pool_bytes:
+        logger.warning(
+            "the tenants' quotas are %s in all, the pool has %s: they evict each other's values",
+            format_bytes(promised),
+            format_bytes(pool_bytes),
         )
 
 

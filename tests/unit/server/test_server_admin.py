@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -98,7 +99,7 @@ async def test_without_the_token_only_the_state_is_told(
     headers = {"Authorization": header} if header else {}
     for route in ROUTES:
         answer = await guarded.request(route.method, route.path, headers=headers)
-        assert answer.status == (200 if route.path == "/health" else 401), route.path
+        assert answer.status == (200 if route.is_open else 401), route.path
         if route.path == "/health":
             assert await answer.json() == {"status": "ok"}
     assert native.calls == []
@@ -188,3 +189,36 @@ async def test_a_rate_is_kept(native: FakeNative) -> None:
         pass
     assert len(native.calls) == 30
     assert time.monotonic() - began >= 29 * 0.01  # 100 KB each: not sooner
+
+
+async def test_another_sites_page_and_another_name_are_no_way_in(native: FakeNative) -> None:
+    local = Admin(native, "1.2.3", is_local=True)
+    async with TestClient(TestServer(make_app(local))) as client:
+
+        async def status(path: str, **headers: str) -> int:
+            shown = {name.replace("_", "-"): value for name, value in headers.items()}
+            return (await client.get(path, headers=shown)).status
+
+        assert await status("/stats") == 200
+        assert await status("/stats", Host="localhost:18080") == 200
+        assert await status("/stats", Host="[::1]:18080") == 200
+        assert await status("/stats", Sec_Fetch_Site="same-origin") == 200
+        assert await status("/stats", Host="rebound.example:18080") == 403
+        assert await status("/stats", Sec_Fetch_Site="cross-site") == 403
+        assert await status("/health", Host="rebound.example") == 200  # it tells nothing
+    wide = Admin(native, "1.2.3", token=TOKEN)
+    async with TestClient(TestServer(make_app(wide))) as client:
+        headers = {"Host": "infinistore.example", "Authorization": f"Bearer {TOKEN}"}
+        assert (await client.get("/stats", headers=headers)).status == 200
+
+
+async def test_the_log_is_of_core_and_management_in_order(native: FakeNative) -> None:
+    admin = Admin(native, "1.2.3")
+    logger = logging.Logger("of this test")
+    logger.addHandler(admin.log)
+    logger.info("no problem")
+    logger.warning("of %s", "the management")
+    async with TestClient(TestServer(make_app(admin))) as client:
+        lines = (await (await client.get("/log")).json())["lines"]
+    assert [line["text"] for line in lines] == ["of the core", "of the management"]
+    assert {line["level"] for line in lines} == {"WARNING"}

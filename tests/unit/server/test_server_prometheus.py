@@ -7,7 +7,7 @@ import re
 from infinistore.server.prometheus import METRICS, exposition
 
 SAMPLE = re.compile(
-    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z]+=\"[a-z0-9.]+\"\})? -?\d+(\.\d+)?(e-?\d+)?"
+    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z]+=\"[a-zA-Z0-9.+-]+\"\})? -?\d+(\.\d+)?(e-?\d+)?"
 )
 
 
@@ -24,7 +24,8 @@ def test_every_metric_has_help_and_type_once_and_samples_under_it() -> None:
         else:
             match = SAMPLE.fullmatch(line)
             assert match, line
-            assert match["name"] in (seen[-1], f"{seen[-1]}_sum", f"{seen[-1]}_count")
+            suffixes = ("", "_sum", "_count", "_bucket")
+            assert match["name"] in [seen[-1] + suffix for suffix in suffixes]
             samples += 1
     assert len(set(seen)) == len(seen), "a metric stands in two places"
     assert samples == len(METRICS) + 1
@@ -38,7 +39,8 @@ def test_names_say_what_they_count() -> None:
         assert metric.name.endswith("_total") is (metric.kind == "counter"), metric.name
         if "bytes" in metric.source:
             assert "_bytes" in metric.name
-    assert len({metric.source for metric in METRICS}) == len(METRICS)
+    samples = {(metric.name, metric.suffix, metric.labels) for metric in METRICS}
+    assert len(samples) == len(METRICS)
 
 
 def test_labels_and_units_are_those_of_prometheus() -> None:

@@ -21,6 +21,7 @@ from infinistore.server import questions
 from infinistore.server.housekeeping import is_populating
 from infinistore.server.log_tail import LogTail
 from infinistore.server.native import NativeServer
+from infinistore.server.pages import PAGES, page
 from infinistore.server.prometheus import CONTENT_TYPE, exposition, namespace_exposition
 from infinistore.server.scrub import DEFAULT_RATE, parse_rate, scrub
 from infinistore.server.tenants import Tenant, identify
@@ -271,6 +272,7 @@ ROUTES = (
     Route("GET", "/kvmap_len", kvmap_len, "How many keys; the original's name for it."),
     Route("GET", "/log", recent_log, "The newest warnings and errors, oldest first."),
     Route("GET", "/openapi.json", openapi, "This description."),
+    *(Route("GET", path, page(path), "The web page.", is_open=True) for path in PAGES),
 )
 
 

@@ -1,5 +1,5 @@
 # The commands of this repository; each is one script. `make setup` first, or let the others do it.
-.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm gpu-test gpu-bench derive-eviction what-if clean must-hold
+.PHONY: setup build test check fuzz chaos fmt demo bench bench-check bench-sweep bench-vllm test-operations gpu-test gpu-bench derive-eviction what-if clean must-hold
 PEERS := redis mooncake nixl
 .PHONY: peers $(PEERS:%=peer-%) test-clients
 PROOFS := demo vllm survival layerwise cpu peers kill faults integrity eviction bench manners clone
@@ -8,6 +8,8 @@ PROOFS := demo vllm survival layerwise cpu peers kill faults integrity eviction 
 setup: ;      @scripts/setup.sh
 build: setup; @scripts/build.sh
 test: build;  @scripts/test.sh
+# Commands, page in a real Chromium, security, deployment; installs what that takes.
+test-operations: build; @scripts/operations.sh
 check: setup; @scripts/check.sh
 fmt: setup;   @scripts/fmt.sh
 # Any bytes against the decoders and a live server; hours of it: more of these.

@@ -1,7 +1,8 @@
-"""Prints what pyproject.toml asks for (runtime and the dev group) as a requirements file."""
+"""Prints what pyproject.toml asks for as requirements: runtime and the dev group, or one named."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ def group(groups: dict[str, list[Any]], name: str) -> list[str]:
 
 def main() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-    print(
-        "\n".join(project["project"]["dependencies"] + group(project["dependency-groups"], "dev"))
-    )
+    groups = project["dependency-groups"]
+    if len(sys.argv) > 1:
+        print("\n".join(group(groups, sys.argv[1])))
+        return
+    print("\n".join(project["project"]["dependencies"] + group(groups, "dev")))
 
 
 if __name__ == "__main__":

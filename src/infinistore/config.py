@@ -204,6 +204,10 @@ class ServerConfig(_Config):
     tenants_file: str = _setting(
         "", "TOML file with a table for each tenant: token, quota, admin; docs/security.md."
     )
+    tls_cert_file: str = _setting(
+        "", "Certificate chain (PEM) of the admin port, which then speaks HTTPS; with tls_key_file."
+    )
+    tls_key_file: str = _setting("", "Its key (PEM); both are read again when they change.")
     insecure: bool = _setting(False, "Allow a wide address without a token.")
     eviction: str = _setting("lru", "Which values leave first.")
     evict_start: float = _setting(

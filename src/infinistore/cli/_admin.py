@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import ipaddress
 import json
+import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class Admin:
     host: str
     port: int
     token: str = ""
+    is_https: bool = False
 
     def ask(
         self,
@@ -67,7 +69,8 @@ class Admin:
         target = f"{path}?{urlencode(given)}" if given else path
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         content = None if body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
+        kind = http.client.HTTPSConnection if self.is_https else http.client.HTTPConnection
+        connection = kind(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
         try:
             connection.connect()
             connection.sock.settimeout(TIMEOUT_S)
@@ -77,6 +80,15 @@ class Admin:
             raise
         except http.client.IncompleteRead as error:
             raise ConnectError(f"{self} ended in the middle of its answer") from error
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectError(
+                f"the certificate of {self} is not trusted ({error.verify_message}); give its "
+                "name, --admin https://NAME:PORT, and who signed it, SSL_CERT_FILE=ca.pem"
+            ) from error
+        except ssl.SSLError as error:
+            raise ConnectError(
+                f"{self} does not speak HTTPS ({error.reason}); give --admin HOST:PORT"
+            ) from error
         except (OSError, UnicodeError) as error:
             raise ConnectError(
                 f"no server answers at {self} ({error}); "
@@ -108,13 +120,16 @@ def find_admin(address: str | None, token_file: str | None) -> Admin:
     """From the flags, else from the settings that the server itself would read."""
     config = load(ServerConfig, {"token_file": token_file, "token": "" if token_file else None})
     host, port = config.admin_host or config.host, config.admin_port
+    is_https = bool(config.tls_cert_file)
     if address:
-        before, colon, digits = address.removeprefix("http://").rstrip("/").rpartition(":")
+        is_https = address.startswith("https://")
+        rest = address.removeprefix("http://").removeprefix("https://").rstrip("/")
+        before, colon, digits = rest.rpartition(":")
         host = before.strip("[]")
         if not colon or not host or not digits.isdigit() or int(digits) > 65535:
             raise ConfigError(f"--admin = {address!r} is not HOST:PORT, like 127.0.0.1:18080")
         port = int(digits)
-    return Admin(_reachable(host), port, read_token(config))
+    return Admin(_reachable(host), port, read_token(config), is_https)
 
 
 def _reachable(host: str) -> str:

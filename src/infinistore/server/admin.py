@@ -8,6 +8,7 @@ import ipaddress
 import json
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -366,8 +367,10 @@ def _readable(value: dict[str, Any]) -> dict[str, Any]:
     return {name: shown(item) for name, item in value.items()}
 
 
-async def listen(admin: Admin, host: str, port: int) -> tuple[web.AppRunner, int]:
-    """Serves `admin`; returns its runner (to be cleaned up by the caller) and port.
+async def listen(
+    admin: Admin, host: str, port: int, tls: ssl.SSLContext | None = None
+) -> tuple[web.AppRunner, int]:
+    """Serves `admin`, over HTTPS with `tls`; its runner (the caller cleans it up) and port.
 
     Raises `SetupError` if the address cannot be had.
     """
@@ -381,5 +384,5 @@ async def listen(admin: Admin, host: str, port: int) -> tuple[web.AppRunner, int
         ) from error
     runner = web.AppRunner(make_app(admin), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    await web.SockSite(runner, listener, ssl_context=tls).start()
     return runner, int(listener.getsockname()[1])

@@ -72,11 +72,15 @@ async def serve(
                 log=_tail_log(cleanup),
                 agent=agent,
             )
-            runner, admin_port = await listen(admin, plan.admin_host, plan.config.admin_port)
+            runner, admin_port = await listen(
+                admin,
+                plan.admin_host,
+                plan.config.admin_port,
+                plan.certificate.context if plan.certificate else None,
+            )
             cleanup.push_async_callback(runner.cleanup)
             announce(plan, started, admin_port)
-            work = keep_house(server, _marks(plan), plan.config.housekeeping_interval_s)
-            await _until(stop, work)
+            await _until(stop, _work(server, plan))
             admin.draining = True
             drain_s = plan.config.drain_timeout_s
         finally:
@@ -144,6 +148,14 @@ def _stop_on_signals(stop: asyncio.Event, cleanup: contextlib.AsyncExitStack) ->
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, signal.Signals(number).name)
         cleanup.callback(loop.remove_signal_handler, number)
+
+
+async def _work(server: NativeServer, plan: Plan) -> None:
+    house = keep_house(server, _marks(plan), plan.config.housekeeping_interval_s)
+    if plan.certificate is None:
+        await house
+    else:
+        await asyncio.gather(house, plan.certificate.watch())
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

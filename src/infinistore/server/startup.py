@@ -14,6 +14,7 @@ from pathlib import Path
 from infinistore.cluster.node.plan import ClusterPlan, plan_cluster
 from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_token
 from infinistore.errors import ConfigError, SetupError
+from infinistore.server.certificate import Certificate, read_certificate
 from infinistore.server.machine import Limits, Memory, read_limits, read_memory
 from infinistore.server.tenants import Tenant, read_tenants
 from infinistore.server.unix_socket import default_path
@@ -43,6 +44,7 @@ class Plan:
     workers: int
     token: str = field(repr=False)
     tenants: tuple[Tenant, ...] = ()
+    certificate: Certificate | None = None
     without_fencing: bool = False
     cluster: ClusterPlan | None = None
 
@@ -65,6 +67,7 @@ def plan(config: ServerConfig) -> Plan:
         workers=config.workers or choose_workers(len(os.sched_getaffinity(0))),
         token=token,
         tenants=tenants,
+        certificate=read_certificate(config),
         without_fencing=fencing_is_off(os.environ),
         cluster=plan_cluster(config, host),
     )

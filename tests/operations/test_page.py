@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 import chromium
 import infinistore
 from chromium import Page
 from infinistore.server.pages import PAGES
+from infinistore.server.pages import page as page_of
 from server_process import ServerProcess
 
 TOKEN = "token-of-the-page"
@@ -160,6 +166,77 @@ async def test_a_server_that_goes_away_is_said_so(
     await page.until("Number(document.body?.dataset.turns) >= 1")
     server.kill()
     await page.until("document.getElementById('state').textContent === 'no answer'")
+
+
+# What endpoints that a server may have tell, as the command line reads them.
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/health": {"status": "ok", "version": "9", "populating": False},
+    "/stats": {
+        "version": "9", "incarnation": 1, "uptime_s": 60, "workers": 2, "capacity_bytes": 1 << 30,
+        "populated_bytes": 1 << 30, "sealed_bytes": 1 << 29, "reserved_bytes": 1,
+        "quarantined_bytes": 0, "free_bytes": (1 << 29) - 1, "hits": 3, "misses": 1,
+        "misses_new": 1, "misses_evicted": 0,
+    },
+    "/namespaces": {"count": 1, "namespaces": [
+        {"namespace": "llama", "keys": 7, "bytes": 1 << 20, "hits": 3, "misses": 1, "idle_s": 1},
+    ]},
+    "/hottest": {"hottest": [
+        {"namespace": "llama", "key": "a-hot-key", "keys": 4, "bytes_per_s": 1536.2},
+    ]},
+    "/whatif": {"capacity_bytes": 1 << 30, "asked": 9, "points": [
+        {"pool_bytes": 1 << 30, "hit_rate": 0.75}, {"pool_bytes": 1 << 31, "hit_rate": None},
+    ]},
+    "/cluster": {"node": "n1", "nodes": [
+        {"name": "n1", "state": "active", "answers": False, "address": "10.0.0.1:22345",
+         "capacity_bytes": 1 << 30, "bytes_per_s": 0.0},
+    ]},
+    "/tenants": {"tenants": [{"tenant": "team-a", "used_bytes": 1024, "quota_bytes": 0}]},
+    "/log": {"lines": []},
+}  # fmt: skip
+PARTS = {
+    "namespaces": "llama|7|1MiB|75.0 %", "hottest": "llama|a-hot-key|4|1.50KiB/s",
+    "whatif": "1GiB|75.0 %|now", "causes": "new|1|100.0 %",
+    "nodes": "n1|10.0.0.1:22345|active, does not answer|1GiB|0B/s", "tenants": "team-a|1KiB|none",
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def told(paths: set[str]) -> AsyncIterator[str]:
+    """A server that has these endpoints, made up; its URL."""
+    app = web.Application()
+    for path in PAGES:
+        handler = functools.partial(page_of(path), None)
+        app.router.add_get(path, handler)
+    answers = ANSWERS | {"/openapi.json": {"paths": {path: {} for path in paths}}}
+    for path, answer in answers.items():
+        app.router.add_get(path, functools.partial(_answer, answer))
+    async with TestServer(app) as made:
+        yield str(made.make_url("/"))
+
+
+async def _answer(answer: dict[str, Any], request: web.Request) -> web.Response:
+    return web.json_response(answer)
+
+
+async def test_each_part_shows_what_its_endpoint_tells(page: Page) -> None:
+    async with told(set(ANSWERS)) as url:
+        await page.open(url)
+        await page.until("Number(document.body?.dataset.turns) >= 1")
+        for part, line in PARTS.items():
+            row = f"#{part} tr:nth-child(2) td"
+            cells = f"[...document.querySelectorAll('{row}')].map(e => e.textContent).join('|')"
+            assert await page.eval(cells) == line
+        rect = "document.querySelectorAll('#pool .reserved').length"
+        assert await page.eval(rect) == 1  # a byte is a cell
+        assert page.problems == []
+
+
+async def test_a_part_that_the_server_does_not_have_is_not_shown(page: Page) -> None:
+    async with told({"/health", "/stats", "/log"}) as url:
+        await page.open(url)
+        await page.until("Number(document.body?.dataset.turns) >= 1")
+        hidden = "[...document.querySelectorAll('section[hidden] table')].map(e => e.id)"
+        assert set(await page.eval(hidden)) == set(PARTS) - {"causes"}
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -115,8 +115,8 @@ function showCauses(stats) {
 }
 
 async function showTables(known) {
-  const [spaces, hot, nodes, tenants, log] = await Promise.all(
-    ["/namespaces?limit=20", "/hottest", "/cluster", "/tenants", "/log"].map((path) =>
+  const [spaces, hot, curve, nodes, tenants, log] = await Promise.all(
+    ["/namespaces?limit=20", "/hottest?limit=20", "/whatif", "/cluster", "/tenants", "/log"].map((path) =>
       known.has(path.split("?")[0]) ? ask(path) : null),
   );
   table(at("namespaces"), [
@@ -126,12 +126,18 @@ async function showTables(known) {
   ], spaces?.namespaces ?? null);
   table(at("hottest"), [
     ["namespace", (row) => row.namespace || "(nameless)"], ["key", (row) => row.key],
-    ["reads", (row) => count(row.reads), true],
+    ["keys", (row) => count(row.keys), true], ["read", (row) => rate(row.bytes_per_s), true],
   ], hot?.hottest ?? null);
+  table(at("whatif"), [
+    ["pool", (row) => bytes(row.pool_bytes), true],
+    ["hit rate", (row) => percent(curve.asked ? row.hit_rate : null), true],
+    ["", (row) => (row.pool_bytes === curve.capacity_bytes ? "now" : "")],
+  ], curve?.points ?? null);
   table(at("nodes"), [
-    ["node", (row) => row.name ?? row.node], ["address", (row) => row.address ?? row.url ?? ""],
-    ["state", (row) => row.state ?? row.status ?? ""],
-  ], nodes?.nodes ?? null);
+    ["node", (row) => row.name], ["address", (row) => row.address],
+    ["state", (row) => (row.answers ? row.state : `${row.state}, does not answer`)],
+    ["pool", (row) => bytes(row.capacity_bytes), true], ["serves", (row) => rate(row.bytes_per_s), true],
+  ], nodes?.nodes?.length ? nodes.nodes : null);
   table(at("tenants"), [
     ["tenant", (row) => row.tenant], ["held", (row) => bytes(row.used_bytes), true],
     ["quota", (row) => (row.quota_bytes ? bytes(row.quota_bytes) : "none"), true],

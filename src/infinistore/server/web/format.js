@@ -13,7 +13,7 @@ export function bytes(value) {
 
 export const rate = (value) => `${bytes(Math.round(value))}/s`;
 export const count = (value) => value.toLocaleString("en");
-export const percent = (share) => (share === null ? "-" : `${(100 * share).toFixed(1)} %`);
+export const percent = (share) => ((share ?? null) === null ? "-" : `${(100 * share).toFixed(1)} %`);
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "-";

@@ -55,6 +55,7 @@ Error check(const ServerOptions& options) {
 
 std::vector<QuotaOptions> quotas(const ServerOptions& options) {
   std::vector<QuotaOptions> all;
+  all.reserve(options.tenants.size());
   for (const auto& tenant : options.tenants) all.push_back({tenant.name, tenant.quota_bytes});
   return all;
 }

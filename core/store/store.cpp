@@ -47,8 +47,8 @@ Store::Impl::Impl(Pool pool_given, StoreOptions options_given, const Clock& cloc
       clock(clock_given),
       on_write_end(std::move(write_end)),
       budget(staged_bytes_max(options, pool)),
-      curve(pool.capacity_bytes()),
       quotas(options.quotas),
+      curve(pool.capacity_bytes()),
       eviction(make_eviction_scheme(options.eviction_policy, options.reuse_tuning)) {
   KV_CHECK(eviction != nullptr);
   KV_CHECK(options.shard_count > 0 && options.shard_count <= kShardsMax);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <list>
 #include <random>
+#include <thread>
 #include <unordered_map>
 
 namespace infinistore {
@@ -12,12 +13,12 @@ namespace {
 
 constexpr std::uint64_t kBytes = 4096;
 
-// A use as the store makes it: asked for, then written.
+// A use as the store makes it: asked for, then written; of 0 bytes: not written.
 void use(HitCurve& curve, std::uint64_t hash, std::uint64_t bytes = kBytes) {
   curve.count_asked(hash, 1);
   if (!curve.samples(hash)) return;
   curve.ask(hash, 0);
-  curve.write(hash, bytes);
+  if (bytes > 0) curve.write(hash, bytes);
 }
 
 std::uint64_t mixed(std::uint64_t key) { return (key + 1) * 0x9E3779B97F4A7C15ULL; }
@@ -96,13 +97,13 @@ TEST_CASE("a key of a prompt is of no use without those before it") {
 }
 
 TEST_CASE("a sample of many keys is within two points of the truth, at every size") {
-  constexpr std::uint64_t kKeys = 200'000;
-  const std::vector<std::uint64_t> sizes = {2'000, 10'000, 50'000, 150'000};
-  HitCurve curve(50'000 * kBytes);
+  constexpr std::uint64_t kKeys = 100'000;
+  const std::vector<std::uint64_t> sizes = {1'000, 5'000, 25'000, 75'000};
+  HitCurve curve(25'000 * kBytes);
   std::vector<Lru> pools(sizes.begin(), sizes.end());
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> uniform(0, 1);
-  constexpr int kUses = 1'000'000;
+  constexpr int kUses = 300'000;
   for (int i = 0; i < kUses; ++i) {
     // Popular keys are asked for far more often than others.
     const auto key = static_cast<std::uint64_t>(kKeys * std::pow(uniform(random), 4));
@@ -112,7 +113,7 @@ TEST_CASE("a sample of many keys is within two points of the truth, at every siz
   std::vector<std::uint64_t> bytes;
   for (const auto size : sizes) bytes.push_back(size * kBytes);
   const auto picture = curve.picture(bytes);
-  CHECK(picture.sampled_share < 0.3);
+  CHECK(picture.sampled_share < 0.7);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     CAPTURE(sizes[i]);
     CHECK(std::abs(picture.hit_rates[i] - pools[i].hits() / kUses) < 0.02);
@@ -121,16 +122,32 @@ TEST_CASE("a sample of many keys is within two points of the truth, at every siz
 
 TEST_CASE("keys that no pool of the curve would still have are let go") {
   HitCurve curve(16 * kBytes);  // it looks up to 128 of them
-  for (std::uint64_t key = 0; key < 100'000; ++key) use(curve, mixed(key));
+  for (std::uint64_t key = 0; key < 40'000; ++key) use(curve, mixed(key));
   CHECK(curve.picture({}).sampled_share == 1);
+}
+
+TEST_CASE("threads that meet pass uses over, and the rates stay right") {
+  HitCurve curve(16 * kBytes);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&curve] {
+      for (std::uint64_t i = 0; i < 20'000; ++i) use(curve, mixed(i % 10));
+    });
+  }
+  const std::vector<std::uint64_t> sizes = {16 * kBytes};
+  while (curve.picture(sizes).asked < 1000) std::this_thread::yield();  // looks on meanwhile
+  for (auto& thread : threads) thread.join();
+  const auto picture = curve.picture(sizes);
+  CHECK(picture.asked <= 80'000);
+  CHECK(picture.hit_rates[0] > 0.98);
 }
 
 TEST_CASE("what was asked long ago counts less") {
   HitCurve curve(16 * kBytes);
-  for (std::uint64_t i = 0; i < 600'000; ++i) use(curve, mixed(i));  // no hit
-  for (std::uint64_t i = 0; i < 600'000; ++i) use(curve, mixed(i % 8));
+  for (std::uint64_t i = 0; i < 270'000; ++i) use(curve, mixed(i), 0);  // no hit
+  for (std::uint64_t i = 0; i < 270'000; ++i) use(curve, mixed(i % 8), 0);
   const std::vector<std::uint64_t> sizes = {16 * kBytes};
-  CHECK(curve.picture(sizes).hit_rates[0] > 0.7);
+  CHECK(curve.picture(sizes).hit_rates[0] > 0.6);  // of equally many it would be a half
 }
 
 }  // namespace

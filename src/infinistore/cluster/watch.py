@@ -113,7 +113,8 @@ class Watch:
             if self.stop.is_set() or self._open(member) is not None:
                 break
         self._probe([m for m in due if m.native is not None and m.breaker.is_due(now_s)])
-        self._read_notes([m for m in members if m.is_up() and m.notes_at_s <= now_s])
+        # That its note does not come is a suspicion: a loaded machine may be late once.
+        self._probe(self._read_notes([m for m in members if m.is_up() and m.notes_at_s <= now_s]))
         self._look()
 
     def _look(self) -> None:
@@ -150,7 +151,9 @@ class Watch:
 
     # ---- notes ----
 
-    def _read_notes(self, members: Sequence[Member]) -> None:
+    def _read_notes(self, members: Sequence[Member]) -> list[Member]:
+        """Reads the members' notes; those of whom none came, nor a word that there is none."""
+        silent = []
         reads = []
         for member in members:
             page = bytearray(NOTE_PAGE_BYTES)
@@ -158,6 +161,8 @@ class Watch:
             if notes is not None:
                 batch = notes.read_cache(page, [(NOTE_KEY, 0)], NOTE_PAGE_BYTES)
                 reads.append((member, notes, page, batch, time.monotonic()))
+            elif member.notes_at_s <= time.monotonic():
+                silent.append(member)
         pause_s = max(_INTERVAL_S, len(members) / _NODES_READ_PER_S)
         for member, notes, page, batch, sent_at_s in reads:
             member.notes_at_s = sent_at_s + pause_s * 0.9
@@ -166,18 +171,17 @@ class Watch:
             except InfiniStoreError:
                 code = Code.TIMEOUT
             if code in (Code.DISCONNECTED, Code.TIMEOUT):
-                self._fleet.lost(member, sent_at_s)
+                silent.append(member)
             else:
                 self._take_note(member, notes, page if code == Code.OK else None)
+        return silent
 
     def _notes_of(self, member: Member) -> Client | None:
         if member.notes is None:
-            sent_at_s = time.monotonic()
             try:
                 member.notes = self._dial_notes(f"infinistore://{member.node.address}")
             except InfiniStoreError as error:
                 if error.retryable:  # it is gone, or about to go
-                    self._fleet.lost(member, sent_at_s)
                     return None
                 logger.warning("no notes of node %s: %s", member.node.name, error)
                 member.notes_at_s = time.monotonic() + _REFUSED_PAUSE_S

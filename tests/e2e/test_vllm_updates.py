@@ -26,7 +26,7 @@ pytestmark = [
 OUTPUT = 8
 FACTOR = 1.7  # of the norms before attention
 
-TOLD = {"worker_extension_cls": "infinistore.connectors.vllm.WorkerExtension"}
+TOLD = {"worker_extension_cls": "vllm_engine.ChangingWorker"}
 
 
 def keys_in(server: ServerProcess, namespace: str) -> int:
@@ -42,10 +42,10 @@ def test_weights_change_between_two_runs_and_under_requests(
     path = model("tiny-llama")
     some = [prompt for prompt in prompts[3:8] if len(prompt) > 32]
     fresh = [prompt[::-1] for prompt in some]  # nobody has seen these before
-    with EngineProcess(path) as plain, EngineProcess(path, server.url, **TOLD) as engine:
+    with EngineProcess(path, **TOLD) as plain, EngineProcess(path, server.url, **TOLD) as engine:
         old = tokens(plain.generate(some, OUTPUT))
         assert tokens(engine.generate(some, OUTPUT)) == old
-        first = engine.call("block", prompt=some[0], index=0)["namespace"]
+        first = engine.call("namespace")
         kept = keys_in(server, first)
         assert kept > 0
         # Named by the training framework, while nothing runs.
@@ -64,7 +64,7 @@ def test_weights_change_between_two_runs_and_under_requests(
         across = engine.call(
             "generate_across_change", prompts=fresh, max_tokens=40, steps=20, factor=FACTOR
         )
-        third = engine.call("block", prompt=some[0], index=0)["namespace"]
+        third = engine.call("namespace")
         begun = tokens(plain.generate(fresh, 40))
         plain.call("change_weights", factor=FACTOR)
         for prompt, was, said in zip(fresh, begun, across, strict=True):

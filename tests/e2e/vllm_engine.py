@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from infinistore.connectors.vllm import WorkerExtension
+
 START_TIMEOUT_S = 240.0
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -137,6 +139,22 @@ class EngineProcess:
                     pipe.close()
 
 
+class ChangingWorker(WorkerExtension):
+    """For `worker_extension_cls`: a worker whose weights a test can change in place."""
+
+    def scale_norms(self, factor: float) -> int:
+        """Scales the norms before attention; the number of layers."""
+        import torch
+
+        changed = 0
+        with torch.no_grad():
+            for name, parameter in self.model_runner.model.named_parameters():
+                if "input_layernorm" in name:  # others are packed for the CPU when they are loaded
+                    parameter.mul_(factor)
+                    changed += 1
+        return changed
+
+
 class Program:
     """The other end: carries out one command after the other."""
 
@@ -202,17 +220,16 @@ class Program:
 
         Without a name the reset of the caches is the only signal.
         """
-        import torch
-
         if epoch is not None:
-            assert self._llm.collective_rpc("set_weights_epoch", args=(None,)) == [2]
-        with torch.no_grad():
-            for name, parameter in self._model().named_parameters():
-                if "input_layernorm" in name:  # others are packed for the CPU when they are loaded
-                    parameter.mul_(factor)
+            assert all(self._llm.collective_rpc("set_weights_epoch", args=(None,)))
+        assert all(self._llm.collective_rpc("scale_norms", args=(factor,)))
         self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
         if epoch is not None:
             self._llm.collective_rpc("set_weights_epoch", args=(epoch,))
+        return self.namespace()
+
+    def namespace(self) -> str:
+        """Where the scheduler's side looks for blocks; "" without a connector."""
         connector = self._scheduler.connector
         return "" if connector is None else str(connector.link.namespace)
 

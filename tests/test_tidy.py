@@ -38,7 +38,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "server": {"errors", "config", "units", "cluster", "_compat", "_native"},
     "connectors": {"__init__", "errors", "config", "units", "keys", "client", "cluster", "_compat"},
     "router": {"errors", "config", "units", "keys", "_compat"},
-    "bench": {"__init__", "errors", "units", "_native"},
+    "bench": {"__init__", "errors", "units", "cluster", "_native"},  # simulates a cluster
     "cli": {
         "bench",
         "errors",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from infinistore.cli import bench_sweep, bench_trace
+from infinistore.cli import bench_cluster, bench_sweep, bench_trace
 from infinistore.errors import ConfigError
 from infinistore.units import parse_bytes
 
@@ -129,6 +129,7 @@ def command(
     _write_table(found, files)
 
 
+command.add_command(bench_cluster.command)
 command.add_command(bench_sweep.command)
 command.add_command(bench_trace.command)
 

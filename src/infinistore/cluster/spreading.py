@@ -31,7 +31,7 @@ class SpreadLimits:
     groups_max: int = 1024  # that one owner spreads
     share: float = 0.15  # of one group, on one node
     slack: float = 0.05  # above the mean, that an owner bears
-    idle_bytes_per_s: float = 1 << 20  # the least that the mean counts as: below it nothing is hot
+    idle_bytes_per_s: float = 1 << 24  # the least that the mean counts as: less is easy for any
 
 
 # An owner above its slack gives copies as long as one takes so much of the mean load from it; and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from infinistore.cluster.spreading import Copies
 
@@ -56,18 +56,3 @@ def restless(
         for name, times in arrivals.items()
         if sum(now_s - window_s < time <= now_s for time in times) > count_max
     }
-
-
-def fitting(rows: Iterable[tuple[int, float]], room_bytes: int) -> list[int]:
-    """Of values by size and heat the indexes of those to send to a node with so much room.
-
-    The hottest byte first; what has no room stays behind, smaller ones behind it go.
-    """
-    listed = list(rows)
-    order = sorted(range(len(listed)), key=lambda i: (-listed[i][1] / max(1, listed[i][0]), i))
-    chosen = []
-    for index in order:
-        if listed[index][0] <= room_bytes:
-            room_bytes -= listed[index][0]
-            chosen.append(index)
-    return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infinistore.cluster.moves import copies_to_drop, copies_to_make, fitting, restless
+from infinistore.cluster.moves import copies_to_drop, copies_to_make, restless
 
 COPIES = st.dictionaries(
     st.integers(0, 5),
@@ -40,10 +40,3 @@ def test_a_node_that_comes_too_often_is_restless_for_a_while() -> None:
     found = restless(arrivals, 100.0, count_max=2, window_s=60.0)
     assert found == {"flapping"}
     assert restless(arrivals, 141.0, count_max=2, window_s=60.0) == set()
-
-
-def test_the_hottest_bytes_fit_first() -> None:
-    rows = [(100, 1.0), (10, 5.0), (100, 50.0), (1000, 5000.0), (0, 0.0)]
-    assert fitting(rows, 1110) == [3, 1, 2, 4]
-    assert fitting(rows, 120) == [1, 2, 4]
-    assert fitting(rows, 0) == [4]

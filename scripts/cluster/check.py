@@ -54,9 +54,21 @@ def load(rig: Rig, *flags: str, clients: int = 2) -> Iterator[Load]:
 
 
 def warm_imbalance(rig: Rig, flags: tuple[str, ...]) -> float:
-    with load(rig, *flags):
+    with load(rig, *flags) as made:
+        await_hits(made)
         time.sleep(WARM_S)
         return imbalance(rig.served_in(MEASURE_S))
+
+
+def await_hits(made: Load, limit_s: float = 90.0) -> None:
+    """Until what is asked for has been written once."""
+    end = time.monotonic() + limit_s
+    share = 0.0
+    while share < 0.98 and time.monotonic() < end:
+        hits, misses = made.hits, made.misses
+        time.sleep(2.0)
+        hits, misses = made.hits - hits, made.misses - misses
+        share = hits / (hits + misses) if hits else 0.0
 
 
 def spreading(trace: Path) -> Iterator[Line]:
@@ -92,17 +104,14 @@ def changing(rig: Rig) -> Iterator[Line]:
 
 
 def settles(rig: Rig, limit_s: float = 30.0) -> float:
-    """How long until three seconds, and the three behind them, are balanced."""
+    """When three seconds that are balanced, with the next three as well, have ended."""
     began = time.monotonic()
     first = math.nan
     while time.monotonic() - began < limit_s:
-        at = time.monotonic() - began
-        if imbalance(rig.served_in(3.0)) <= BALANCED:
-            if not math.isnan(first):
-                return first
-            first = at
-        else:
-            first = math.nan
+        is_balanced = imbalance(rig.served_in(3.0)) <= BALANCED
+        if is_balanced and not math.isnan(first):
+            return first
+        first = time.monotonic() - began if is_balanced else math.nan
     return math.inf
 
 

@@ -33,7 +33,7 @@ KINDS = tuple(
 KILLED_NODE, STOPPED_NODE, DRAINED_NODE = "killed node", "stopped node", "drained node"
 KILLED_ETCD, KILLED_CLIENT = "killed etcd", "killed client"
 FAULTS = (KILLED_NODE, STOPPED_NODE, DRAINED_NODE, KILLED_ETCD, KILLED_CLIENT)
-FAULTS_MIN = 40  # of each kind: a node that starts, or drains, takes its seconds
+FAULTS_MIN = 20  # of each kind: a node that starts, or drains, takes its seconds
 _PATIENCE_S = 10.0
 _DRAIN_S_MAX = 30.0
 

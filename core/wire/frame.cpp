@@ -25,9 +25,9 @@ struct RawHeader {
 static_assert(sizeof(RawHeader) == kHeaderBytes);
 
 std::uint16_t flags_allowed(Opcode opcode) noexcept {
-  if (opcode == Opcode::kFill) return kFlagFillCancelled;
-  if (opcode == Opcode::kGet) return kFlagGetUpTo | kFlagGetTakesCopy;
-  if (opcode == Opcode::kData) return kFlagDataCopied;
+  if (opcode == Opcode::kFill) return kFlagFillCancelled | kFlagFillExposed;
+  if (opcode == Opcode::kGet) return kFlagGetUpTo | kFlagGetTakesCopy | kFlagGetExposed;
+  if (opcode == Opcode::kData) return kFlagDataCopied | kFlagDataPlaced;
   return 0;
 }
 

@@ -37,13 +37,19 @@ enum class Opcode : std::uint8_t {
   kError = 19,
   kPing = 20,
   kSuspect = 21,
+  kAttach = 22,
+  kAttached = 23,
+  kMoving = 24,
 };
-inline constexpr std::uint8_t kOpcodeLast = 21;
+inline constexpr std::uint8_t kOpcodeLast = 24;
 
 inline constexpr std::uint16_t kFlagFillCancelled = 1;  // FILL
+inline constexpr std::uint16_t kFlagFillExposed = 2;    // FILL
 inline constexpr std::uint16_t kFlagGetUpTo = 1;        // GET
 inline constexpr std::uint16_t kFlagGetTakesCopy = 2;   // GET
+inline constexpr std::uint16_t kFlagGetExposed = 4;     // GET
 inline constexpr std::uint16_t kFlagDataCopied = 1;     // DATA
+inline constexpr std::uint16_t kFlagDataPlaced = 2;     // DATA
 
 struct FrameHeader {
   Opcode opcode = Opcode::kPing;

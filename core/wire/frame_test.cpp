@@ -81,7 +81,7 @@ TEST_CASE("a header that breaks a bound is refused") {
   CHECK(decode_header(with<std::uint8_t>(4, 2)) == std::nullopt);    // version
   CHECK(decode_header(with<std::uint8_t>(5, 0)) == std::nullopt);    // opcode
   CHECK(decode_header(with<std::uint8_t>(5, kOpcodeLast + 1)) == std::nullopt);
-  CHECK(decode_header(with<std::uint16_t>(6, 2)) == std::nullopt);  // flags
+  CHECK(decode_header(with<std::uint16_t>(6, 4)) == std::nullopt);  // flags
   CHECK(decode_header(with<std::uint32_t>(16, kBodyBytesMax + 1)) == std::nullopt);
   CHECK(decode_header(with<std::uint64_t>(24, kPayloadBytesMax + 1)) == std::nullopt);
   CHECK(decode_header(with<std::uint8_t>(5, 20)) == std::nullopt);  // PING has flags and payload

@@ -48,6 +48,7 @@ struct Hello {
 
 struct Welcome {
   static constexpr std::uint64_t kSharedMemory = 1;
+  static constexpr std::uint64_t kRdma = 2;  // ATTACH is answered
 
   std::uint16_t version = 1;
   std::uint32_t worker_index = 0;

@@ -134,6 +134,7 @@ T setting(nb::handle config, const char* name) {
 
 TransportChoice transport_of(const std::string& name) {
   if (name == "shm") return TransportChoice::kShm;
+  if (name == "rdma") return TransportChoice::kRdma;
   if (name == "tcp") return TransportChoice::kTcp;
   return TransportChoice::kAuto;
 }
@@ -148,6 +149,7 @@ std::unique_ptr<PyClient> connect(const std::string& host, std::uint16_t port,
       .space = space,
       .client_name = client_name,
       .transport = transport_of(setting<std::string>(config, "transport")),
+      .rdma_device = setting<std::string>(config, "rdma_device"),
       .channels = setting<std::size_t>(config, "channels"),
       .connect_timeout = nanos(setting<double>(config, "connect_timeout_s")),
       .progress_timeout = nanos(setting<double>(config, "progress_timeout_s")),
@@ -265,20 +267,33 @@ void prepare(PyClient& client, int device) {
   if (error.code != Code::kOk) throw Failed{error};
 }
 
+void keep(PyClient& client, std::uint64_t address, std::uint64_t bytes) {
+  const Unlocked release;
+  const auto error = client->keep({reinterpret_cast<std::byte*>(address), bytes});
+  if (error.code != Code::kOk) throw Failed{error};
+}
+
+void forget(PyClient& client, std::uint64_t address) {
+  const Unlocked release;
+  client->forget(reinterpret_cast<const std::byte*>(address));
+}
+
 nb::dict server_of(PyClient& client) {
   const auto server = client->server();
   nb::dict facts;
   facts["incarnation"] = server.incarnation;
   facts["version"] = server.version;
   facts["pool_bytes"] = server.pool_bytes;
-  facts["transport"] = server.shares_memory ? "shm" : "tcp";
+  facts["transport"] = server.shares_memory ? "shm" : server.uses_rdma ? "rdma" : "tcp";
   facts["no_sharing_reason"] = server.no_sharing_reason;
+  facts["no_rdma_reason"] = server.no_rdma_reason;
   return facts;
 }
 
 nb::dict counters_of(PyClient& client) {
   const auto& counters = client->counters();
   nb::dict values;
+  values["rdma_bytes"] = counters.rdma_bytes.load();
   values["corrupt"] = counters.corrupt.load();
   values["connects"] = counters.connects.load();
   values["disconnects"] = counters.disconnects.load();
@@ -321,6 +336,8 @@ void define_client(nb::module_& module) {
            nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("device"), nb::arg("stream"),
            nb::arg("kept").none())
       .def("prepare", &prepare, nb::arg("device"))
+      .def("keep", &keep, nb::arg("address"), nb::arg("bytes"))
+      .def("forget", &forget, nb::arg("address"))
       .def("match", &match, nb::arg("pack"), nb::arg("group"), nb::arg("lease_ms"))
       .def("exists", &keys_call<Opcode::kExists>, nb::arg("pack"))
       .def("erase", &keys_call<Opcode::kErase>, nb::arg("pack"))

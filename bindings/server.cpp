@@ -53,6 +53,8 @@ ServerOptions convert(nb::handle options) {
           .pool_bytes = option<std::uint64_t>(options, "pool_bytes"),
           .huge_pages = option<std::string>(options, "huge_pages"),
           .workers = option<std::uint32_t>(options, "workers"),
+          .rdma = option<std::string>(options, "rdma"),
+          .rdma_device = option<std::string>(options, "rdma_device"),
           .token = option<std::string>(options, "token"),
           .tenants = tenants(options),
           .eviction = option<std::string>(options, "eviction"),
@@ -76,6 +78,7 @@ nb::dict start(Server& server) {
   facts["unix_socket"] = started->unix_socket;
   facts["incarnation"] = started->incarnation;
   facts["pool_bytes"] = started->pool_bytes;
+  facts["rdma"] = started->rdma;
   return facts;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/base/thread.h"
+#include "core/transport/rdma/client_link.h"
 #include "core/transport/shm/client_link.h"
 #include "core/transport/tcp/client_link.h"
 #include "core/wire/codec.h"
@@ -43,13 +44,15 @@ void use_all_cpus() noexcept {
 }  // namespace
 
 Channel::Channel(const ClientOptions& options, const ClientIdentity& identity,
-                 TransportChoice choice, const Clock& clock, ClientCounters& counters, Crew& crew)
+                 TransportChoice choice, const Clock& clock, ClientCounters& counters, Crew& crew,
+                 RdmaClient& rdma)
     : options_(options),
       identity_(identity),
       choice_(choice),
       clock_(clock),
       counters_(counters),
-      crew_(crew) {
+      crew_(crew),
+      rdma_(rdma) {
   const auto limit = [this](Lane lane) -> std::size_t& {
     return queues_[static_cast<std::size_t>(lane)].in_flight_max;
   };
@@ -224,7 +227,7 @@ void Channel::connect_if_wanted() {
     fail_waiting(dial_failure_);
     return;
   }
-  auto dialled = dial(options_, identity_, choice_);
+  auto dialled = dial(options_, identity_, choice_, rdma_);
   if (dialled) {
     connected(std::move(*dialled));
     return;
@@ -241,9 +244,14 @@ void Channel::connected(Dialled dialled) {
   counters_.connects.fetch_add(1, std::memory_order_relaxed);
   socket_fd_ = dialled.socket.get();
   stream_ = std::make_unique<Stream>(std::move(dialled.socket), poller_, *this);
-  link_ = dialled.pool
-              ? make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies, crew_, poller_)
-              : make_tcp_link(*stream_, options_.verifies, poller_);
+  if (dialled.pool) {
+    link_ = make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies, crew_, poller_);
+  } else if (dialled.pair) {
+    link_ = make_rdma_link(*stream_, std::move(*dialled.pair), rdma_, options_.verifies,
+                           choice_ == TransportChoice::kRdma, poller_);
+  } else {
+    link_ = make_tcp_link(*stream_, options_.verifies, poller_);
+  }
   moved_bytes_ = stream_->moved_bytes();
   put_bytes_max_ = dialled.server.pool_bytes / kPutShareOfPool;
   {
@@ -271,7 +279,9 @@ void Channel::pump() {
       queue.waiting.pop_front();
       const auto id = next_id_++;
       auto here = line(id);
-      if (request->start(here) != Code::kOk) {  // too much is queued: the server reads slowly
+      const Code started = request->start(here);
+      if (started == Code::kSetup) continue;
+      if (started != Code::kOk) {  // too much is queued: the server reads slowly
         queue.waiting.push_front(std::move(request));
         break;
       }
@@ -324,6 +334,7 @@ Payload* Channel::on_frame(const FrameHeader& header, Bytes body) {
     refused(header, body);
     return nullptr;
   }
+  if (header.opcode == Opcode::kMoving) return nullptr;  // it came: that is progress
   const auto found = flights_.find(header.request_id);
   if (found == flights_.end()) {
     stream_->close(link_error(Code::kProtocol, "the server answered what nobody asked"));
@@ -413,6 +424,7 @@ void Channel::refused(const FrameHeader& header, Bytes body) {
   }
   auto& request = *found->second.request;
   auto here = line(header.request_id);
+  request.on_refused();
   request.cancel(reason, here);
   if (request.operation_id() != 0) {
     stream_->close(reason);  // its bulk bytes are still under way: closing fences them

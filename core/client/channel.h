@@ -41,7 +41,7 @@ class Channel final : public StreamOwner {
  public:
   // `choice` may be other than the options': what this channel dials.
   Channel(const ClientOptions& options, const ClientIdentity& identity, TransportChoice choice,
-          const Clock& clock, ClientCounters& counters, Crew& crew);
+          const Clock& clock, ClientCounters& counters, Crew& crew, RdmaClient& rdma);
   ~Channel() override;  // as stop()
 
   // Starts the thread, which dials at once.
@@ -148,6 +148,7 @@ class Channel final : public StreamOwner {
   const Clock& clock_;
   ClientCounters& counters_;
   Crew& crew_;
+  RdmaClient& rdma_;
 
   mutable Mutex mutex_;
   std::condition_variable dialled_changed_;
@@ -171,7 +172,7 @@ class Channel final : public StreamOwner {
   std::vector<std::unique_ptr<Request>> follow_ups_;
   bool has_more_to_start_ = false;
   std::deque<HeldFrame> held_;  // what they bring takes long: one between two looks at the socket
-  std::uint64_t next_id_ = 2;   // HELLO was 1
+  std::uint64_t next_id_ = 3;   // HELLO was 1, ATTACH may have been 2
   std::uint64_t put_bytes_in_flight_ = 0;
   std::uint64_t put_bytes_max_ = 0;
   std::uint64_t moved_bytes_ = 0;

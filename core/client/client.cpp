@@ -40,26 +40,31 @@ Result<std::unique_ptr<Client>> Client::connect_or_throw(ClientOptions options,
   if (outcome.code != Code::kOk) return outcome;
   if (!client->server().shares_memory) {
     // Two streams move about half as much again as one; their failures show in what they carry.
+    const bool uses_rdma = client->server().uses_rdma;
     while (client->channels_.size() < client->options_.channels) {
-      client->open_channel(TransportChoice::kTcp);
+      client->open_channel(uses_rdma ? client->options_.transport : TransportChoice::kTcp);
     }
   }
   return client;
 }
 
 Client::Client(Private, ClientOptions options, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), identity_(make_client_identity()) {}
+    : options_(std::move(options)),
+      clock_(clock),
+      identity_(make_client_identity()),
+      rdma_(options_.rdma_device) {}
 
 Client::~Client() { close(); }
 
 void Client::open_channel(TransportChoice choice) {
   channels_.push_back(
-      std::make_unique<Channel>(options_, identity_, choice, clock_, counters_, crew_));
+      std::make_unique<Channel>(options_, identity_, choice, clock_, counters_, crew_, rdma_));
   channels_.back()->start();
 }
 
 void Client::close() {
   for (auto& channel : channels_) channel->stop();
+  rdma_.memory().clear();
 }
 
 void Client::close_after_fork() noexcept {

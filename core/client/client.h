@@ -40,6 +40,10 @@ class Client {
   // Shows the server's pool to a GPU; else that is done when it is used, a part at a time.
   Error prepare(const Gpu& gpu);
 
+  // Memory that stays where it is until forget() has returned: over RDMA it is registered once.
+  Error keep(MutableBytes memory) { return rdma_.memory().keep(memory); }
+  void forget(const std::byte* base) { rdma_.memory().forget(base); }
+
   // Ends all that is submitted with kClosed, and the connections.
   void close();
 
@@ -69,6 +73,7 @@ class Client {
   ClientCounters counters_;
   Completions completions_;
   Crew crew_;
+  RdmaClient rdma_;
   std::atomic<bool> tells_completions_{false};
   std::atomic<std::uint64_t> next_id_{1};
   std::vector<std::unique_ptr<Channel>> channels_;

@@ -12,6 +12,8 @@
 namespace infinistore {
 namespace {
 
+constexpr std::uint64_t kAttachRequestId = 2;  // HELLO was 1
+
 Hello make_hello(const ClientOptions& options, const ClientIdentity& identity) {
   Hello hello;
   hello.incarnation = identity.incarnation;
@@ -27,7 +29,9 @@ ServerInfo server_of(const Greeting& greeting) {
           .pool_bytes = greeting.welcome.pool_bytes,
           .version = greeting.server_version,
           .shares_memory = false,
-          .no_sharing_reason = {}};
+          .uses_rdma = false,
+          .no_sharing_reason = {},
+          .no_rdma_reason = {}};
 }
 
 DialDeadline deadline_of(const ClientOptions& options) {
@@ -55,9 +59,22 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   }
   auto pool = ClientPool::map(std::move(greeting->fds), greeting->welcome.region_bytes);
   if (!pool) return pool.error();
-  Dialled dialled{std::move(*socket), server_of(*greeting), std::move(*pool)};
+  Dialled dialled{std::move(*socket), server_of(*greeting), std::move(*pool), std::nullopt};
   dialled.server.shares_memory = true;
   return dialled;
+}
+
+// On one machine shared memory is quicker, and TCP no slower than a device's way out and back.
+Error why_no_rdma(const ClientIdentity& identity, const Greeting& over_tcp,
+                  TransportChoice choice) {
+  if ((over_tcp.welcome.capabilities & Welcome::kRdma) == 0) {
+    return {Code::kSetup, "the server has no RDMA device (its log says why)"};
+  }
+  if (choice == TransportChoice::kAuto && identity.boot_id != BootId{} &&
+      identity.boot_id == over_tcp.welcome.boot_id) {
+    return {Code::kSetup, "the server runs on this machine"};
+  }
+  return {Code::kOk, {}};
 }
 
 // A server's connections end one after the other.
@@ -86,14 +103,14 @@ ClientIdentity make_client_identity() {
 }
 
 Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identity,
-                     TransportChoice choice) {
+                     TransportChoice choice, RdmaClient& rdma) {
   const auto deadline = deadline_of(options);
   auto socket = dial_tcp(options.host, options.port, deadline);
   if (!socket) return socket.error();
   auto greeting = exchange_hello(socket->get(), make_hello(options, identity), deadline);
   if (!greeting) return greeting.error();
   auto server = server_of(*greeting);
-  if (choice != TransportChoice::kTcp) {
+  if (choice == TransportChoice::kAuto || choice == TransportChoice::kShm) {
     auto shared = dial_shared(options, identity, *greeting);
     if (shared) return shared;
     if (choice == TransportChoice::kShm) {
@@ -101,7 +118,25 @@ Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identit
     }
     server.no_sharing_reason = shared.error().message;
   }
-  return Dialled{std::move(*socket), std::move(server), std::nullopt};
+  if (choice == TransportChoice::kTcp) {
+    return Dialled{std::move(*socket), std::move(server), std::nullopt, std::nullopt};
+  }
+  auto reason = why_no_rdma(identity, *greeting, choice);
+  if (reason.code == Code::kOk) {
+    auto pair = rdma.attach(socket->get(), kAttachRequestId, deadline);
+    if (pair) {
+      server.uses_rdma = true;
+      return Dialled{std::move(*socket), std::move(server), std::nullopt, std::move(*pair)};
+    }
+    if (pair.code() != Code::kSetup) return pair.error();
+    reason = pair.error();
+  }
+  if (choice == TransportChoice::kRdma) {
+    return Error{Code::kSetup, "RDMA cannot be used: " + reason.message +
+                                   "; transport=\"auto\" takes what can be"};
+  }
+  server.no_rdma_reason = reason.message;
+  return Dialled{std::move(*socket), std::move(server), std::nullopt, std::nullopt};
 }
 
 }  // namespace infinistore

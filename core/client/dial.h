@@ -7,6 +7,7 @@
 #include "core/base/fd.h"
 #include "core/base/result.h"
 #include "core/client/options.h"
+#include "core/transport/rdma/client_node.h"
 #include "core/transport/shm/client_pool.h"
 #include "core/wire/message.h"
 
@@ -25,18 +26,21 @@ struct ServerInfo {
   std::uint64_t pool_bytes = 0;
   std::string version;
   bool shares_memory = false;
-  std::string
-      no_sharing_reason;  // why shared memory is not used; empty: it is, or was not asked for
+  bool uses_rdma = false;
+  // Why shared memory, or RDMA, is not used; empty: it is, or was not asked for.
+  std::string no_sharing_reason;
+  std::string no_rdma_reason;
 };
 
 struct Dialled {
   UniqueFd socket;
   ServerInfo server;
   std::optional<ClientPool> pool;  // with shared memory
+  std::optional<QueuePair> pair;   // with RDMA
 };
 
 // Waits, at most connect_timeout for each of the two connections it may need.
 Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identity,
-                     TransportChoice choice);
+                     TransportChoice choice, RdmaClient& rdma);
 
 }  // namespace infinistore

@@ -28,6 +28,7 @@ class GetPart final : public Request {
   Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) override;
   Result<Step> on_moved(Line& line) override;
   Result<Step> on_copied(Line& line) override;
+  void on_refused() override { transfer_.shown.reset(); }
   void cancel(const Error& reason, Line& line) override;
   void fail(const Error& reason) override;
 
@@ -44,8 +45,9 @@ class GetPart final : public Request {
   bool is_up_to_;
   bool is_receiving_ = false;
   std::vector<Code> outcomes_;
-  Error cancelled_{Code::kOk, {}};  // while a GPU copies; kOk: not
-  Transfer transfer_;               // of the items whose outcome is kOk
+  // While a GPU copies, or the server's device may write; kOk: not.
+  Error cancelled_{Code::kOk, {}};
+  Transfer transfer_;  // of the items whose outcome is kOk
 };
 
 Error broken(const char* what) { return {Code::kProtocol, what}; }
@@ -61,14 +63,35 @@ Code GetPart::start(Line& line) {
   // A GPU takes small values from the pool as well.
   std::uint16_t flags = batch_->gpu() == nullptr ? kFlagGetTakesCopy : std::uint16_t{0};
   if (is_up_to_) flags |= kFlagGetUpTo;
-  return line.stream.send(Opcode::kGet, line.request_id, encode(get), flags);
+  const Body body = encode(get);
+  // Of a value whose size is not known yet, its memory cannot be shown.
+  if (is_up_to_ || !line.link.exposes()) {
+    return line.stream.send(Opcode::kGet, line.request_id, body, flags);
+  }
+  transfer_ = {};
+  for (const auto index : indexes_) transfer_.items.push_back(batch_->segments(index));
+  auto exposed = line.link.expose(transfer_, body);
+  if (!exposed) {
+    fail(exposed.error());
+    return Code::kSetup;
+  }
+  if (exposed->empty()) return line.stream.send(Opcode::kGet, line.request_id, body, flags);
+  const Code sent = line.stream.send(Opcode::kGet, line.request_id, std::move(*exposed),
+                                     static_cast<std::uint16_t>(flags | kFlagGetExposed));
+  if (sent != Code::kOk) transfer_.shown.reset();
+  return sent;
 }
 
 Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line) {
   if (header.opcode != Opcode::kData || is_receiving_) {
     return broken("the server answered a get with a frame that does not belong there");
   }
+  transfer_.is_placed = transfer_.shown != nullptr && (header.flags & kFlagDataPlaced) != 0;
+  transfer_.shown.reset();  // the server has answered: it writes no more
+  if (transfer_.is_placed) line.counters.rdma_bytes.fetch_add(bulk_bytes());
+  if (cancelled_.code != Code::kOk) fail(cancelled_);
   const bool has_extents = line.link.shares_memory() && (header.flags & kFlagDataCopied) == 0;
+  const bool has_payload = !has_extents && !transfer_.is_placed;
   auto data = decode_data(body, has_extents);
   if (!data || data->outcomes.size() != indexes_.size()) return broken("DATA is malformed");
   std::uint64_t found_bytes = 0;
@@ -79,7 +102,7 @@ Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line
     }
     found_bytes += item.bytes;
   }
-  const auto expected = has_extents ? std::uint64_t{0} : found_bytes;
+  const auto expected = has_payload ? found_bytes : std::uint64_t{0};
   if (header.payload_bytes != expected) return broken("DATA has another size than was asked for");
   is_receiving_ = true;
   if (batch_ == nullptr) {
@@ -93,6 +116,7 @@ Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line
 Result<Step> GetPart::receive(DataReply data, std::uint64_t payload_bytes, Line& line) {
   outcomes_ = std::move(data.outcomes);
   transfer_.request_id = line.request_id;
+  transfer_.items.clear();
   transfer_.extents = std::move(data.extents);
   for (const auto& item : data.found) transfer_.checksums.push_back(item.checksum);
   for (std::size_t i = 0; i < indexes_.size(); ++i) {
@@ -166,8 +190,8 @@ Step GetPart::finish(Line& line) {
 }
 
 void GetPart::cancel(const Error& reason, Line& line) {
-  if (batch_ != nullptr && transfer_.copy) {
-    cancelled_ = reason;  // the GPU still writes to the segments: on_copied() ends the part
+  if (batch_ != nullptr && (transfer_.copy || transfer_.shown)) {
+    cancelled_ = reason;  // the segments are still written: on_copied() or DATA ends the part
     return;
   }
   if (batch_ != nullptr && is_receiving_) line.link.drop(transfer_);
@@ -176,8 +200,10 @@ void GetPart::cancel(const Error& reason, Line& line) {
 
 void GetPart::fail(const Error& reason) {
   if (batch_ == nullptr) return;
-  for (const auto index : indexes_) batch_->outcomes[index] = reason.code;
-  std::exchange(batch_, nullptr)->end_part(&reason);
+  // Who has given up hears so, whatever fenced the memory in the end.
+  const Error& why = cancelled_.code == Code::kOk ? reason : cancelled_;
+  for (const auto index : indexes_) batch_->outcomes[index] = why.code;
+  std::exchange(batch_, nullptr)->end_part(&why);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace infinistore {
 
-enum class TransportChoice { kAuto, kShm, kTcp };
+enum class TransportChoice { kAuto, kShm, kRdma, kTcp };
 
 struct ClientOptions {
   std::string host;
@@ -18,7 +18,8 @@ struct ClientOptions {
   std::string space;  // the namespace of all keys
   std::string client_name;
   TransportChoice transport;
-  std::size_t channels;           // over TCP; shared memory takes one
+  std::string rdma_device;        // "": any; NAME or NAME:PORT
+  std::size_t channels;           // over TCP and RDMA; shared memory takes one
   Nanos connect_timeout;          // until a connection counts as failed
   Nanos progress_timeout;         // a request without any progress fails after it
   bool verifies;                  // compares what is read with its checksum

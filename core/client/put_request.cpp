@@ -36,6 +36,7 @@ class PutPart final : public Request {
   Result<Step> on_moved(Line& line) override;
   Result<Step> on_copied(Line& line) override;
   Nanos delay() const noexcept override { return delay_; }
+  void on_refused() override;
   void cancel(const Error& reason, Line& line) override;
   void fail(const Error& reason) override;
 
@@ -78,6 +79,11 @@ Code PutPart::start(Line& line) {
 
 Result<Step> PutPart::on_frame(const FrameHeader& header, Bytes body, Line& line) {
   if (header.opcode == Opcode::kGrant && state_ == State::kAsked) return on_grant(body, line);
+  if (header.opcode == Opcode::kResult && transfer_.shown) {
+    on_refused();  // likewise: the server has read it
+    line.counters.rdma_bytes.fetch_add(bytes_);
+    if (cancelled_.code != Code::kOk) fail(cancelled_);
+  }
   if (header.opcode == Opcode::kResult && state_ == State::kFilled) return on_result(body);
   return broken("the server answered a put with a frame that does not belong there");
 }
@@ -154,9 +160,16 @@ Result<Step> PutPart::on_result(Bytes body) {
   return Step::kDone;
 }
 
+void PutPart::on_refused() {
+  if (!transfer_.shown) return;
+  transfer_.shown.reset();
+  state_ = State::kFilled;
+}
+
 void PutPart::cancel(const Error& reason, Line&) {
   if (state_ == State::kFilling) {
-    // The socket or a GPU still reads the segments: on_moved() or on_copied() ends the part.
+    // The socket, a GPU or the server's device still reads the segments: on_moved(), on_copied() or
+    // RESULT ends the part.
     cancelled_ = reason;
   } else {
     fail(reason);
@@ -165,8 +178,10 @@ void PutPart::cancel(const Error& reason, Line&) {
 
 void PutPart::fail(const Error& reason) {
   if (batch_ == nullptr) return;
-  for (const auto index : indexes_) batch_->outcomes[index] = reason.code;
-  std::exchange(batch_, nullptr)->end_part(&reason);
+  // Who has given up hears so, whatever fenced the memory in the end.
+  const Error& why = cancelled_.code == Code::kOk ? reason : cancelled_;
+  for (const auto index : indexes_) batch_->outcomes[index] = why.code;
+  std::exchange(batch_, nullptr)->end_part(&why);
 }
 
 }  // namespace

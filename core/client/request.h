@@ -20,6 +20,7 @@ class Request;
 
 // What this client saw itself.  Written by channels, read by anyone.
 struct ClientCounters {
+  std::atomic<std::uint64_t> rdma_bytes{0};   // that servers' devices moved, of whole requests
   std::atomic<std::uint64_t> corrupt{0};      // ranges read that did not match their checksum
   std::atomic<std::uint64_t> connects{0};     // connections made
   std::atomic<std::uint64_t> disconnects{0};  // connections lost
@@ -56,7 +57,8 @@ class Request {
   virtual bool uses_gpu() const noexcept = 0;             // its bulk bytes are moved by one
   virtual Nanos patience() const noexcept = 0;  // that the server may take beside all deadlines
 
-  // Sends the first frame; kOverloaded: nothing was sent, come again.
+  // Sends the first frame; kOverloaded: nothing was sent, come again; kSetup: it cannot be, and the
+  // part has ended.
   virtual Code start(Line& line) = 0;
   // An error ends the connection.  `header.payload_bytes` > 0: payload() says where they go.
   virtual Result<Step> on_frame(const FrameHeader& header, Bytes body, Line& line) = 0;
@@ -67,6 +69,8 @@ class Request {
 
   // Of the operation whose part has not ended; 0: it has, or nobody waits for it.
   virtual std::uint64_t operation_id() const noexcept = 0;
+  // The server has ended the exchange by ERROR: what was shown to it is fenced.
+  virtual void on_refused() {}
   // Ends the part with `reason` now, or once its bulk bytes are fenced; the exchange goes on.
   virtual void cancel(const Error& reason, Line& line) = 0;
   // Not started, or its connection has ended.

@@ -48,6 +48,8 @@ void Background::run() {
     leases_.expire(clock_.now());
     if (is_populating) {
       is_populating = store_.pool().populate_some(kChunkBytes);
+    } else if (step_ && step_()) {
+      continue;
     } else {
       wait_for(std::min(leases_.next_deadline(), clock_.now() + kSleepMax));
     }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <thread>
 
 #include "core/base/clock.h"
@@ -18,6 +19,9 @@ class Background {
  public:
   Background(Store& store, LeaseTable& leases, const Clock& clock)
       : store_(store), leases_(leases), clock_(clock) {}
+  // Before start(): `step`, after each part that was populated, makes it ready for more, in steps
+  // until it is false.
+  void then(std::function<bool()> step) { step_ = std::move(step); }
   ~Background() { stop(); }
 
   void start();
@@ -36,6 +40,7 @@ class Background {
   std::condition_variable changed_;
   bool is_stopping_ GUARDED_BY(mutex_) = false;
   Nanos known_deadline_ GUARDED_BY(mutex_) = 0;  // run() looks at the leases again by then
+  std::function<bool()> step_;
   std::thread thread_;
 };
 

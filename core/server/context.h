@@ -13,6 +13,7 @@
 #include "core/store/heat/heat.h"
 #include "core/store/lease_table.h"
 #include "core/store/store.h"
+#include "core/transport/transports.h"
 #include "core/wire/message.h"
 
 namespace infinistore {
@@ -39,6 +40,7 @@ struct ServerContext {
   WaitTable& waits;
   std::function<std::vector<Counter>()> counters;  // what STATS answers
   std::function<void(Nanos)> on_lease_deadline;    // somebody must call leases.expire() by then
+  RdmaServer* rdma = nullptr;                      // nullptr: there is none
   std::atomic<bool> is_draining{false};            // only what has begun is finished
   std::atomic<Nanos> last_peer_line{0};            // limits the log's lines about bad peers
 };

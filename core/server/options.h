@@ -20,9 +20,11 @@ struct ServerOptions {
   std::uint16_t port;
   std::string unix_socket;  // empty: none
   std::uint64_t pool_bytes;
-  std::string huge_pages;  // auto, on, off
-  std::uint32_t workers;   // at least 1
-  std::string token;       // opens all; empty: anybody, unless there are tenants
+  std::string huge_pages;   // auto, on, off
+  std::uint32_t workers;    // at least 1
+  std::string rdma;         // auto, on, off
+  std::string rdma_device;  // "": any; NAME or NAME:PORT
+  std::string token;        // opens all; empty: anybody, unless there are tenants
   std::vector<Tenant> tenants;
   std::string eviction;  // a policy's name
   double stage_timeout_s;

@@ -17,6 +17,7 @@
 #include "core/server/snapshot.h"
 #include "core/server/worker.h"
 #include "core/store/eviction/policies.h"
+#include "core/transport/rdma/server_node.h"
 #include "core/transport/shm/listen.h"
 #include "core/transport/stream_connection.h"
 #include "core/transport/tcp/listen.h"
@@ -49,6 +50,9 @@ Error check(const ServerOptions& options) {
     return {Code::kSetup,
             "there is no eviction policy '" + options.eviction + "'; known: " + known};
   }
+  if (options.rdma != "auto" && options.rdma != "on" && options.rdma != "off") {
+    return {Code::kSetup, "rdma is '" + options.rdma + "'; give auto, on or off"};
+  }
   if (options.workers == 0) return {Code::kSetup, "workers is 0; give at least 1"};
   return {Code::kOk, {}};
 }
@@ -78,6 +82,7 @@ class Server::Running {
   Running(const ServerOptions& options, Pool pool);
   ~Running() { stop(0); }
 
+  Error open_rdma();
   Result<Started> listen();
   void serve();
   void stop(Nanos drain);
@@ -101,6 +106,8 @@ class Server::Running {
   WaitTable waits_;
   Store store_;
   Heat heat_;
+  std::unique_ptr<RdmaServer> rdma_;  // of the store's pool; nullptr: none
+  std::string rdma_state_;            // what it is, or why there is none
   LeaseTable leases_;
   ServerContext context_;
   Background background_;
@@ -136,6 +143,32 @@ Server::Running::Running(const ServerOptions& options, Pool pool)
   }
 }
 
+// An error: there is no RDMA, and there must be.
+Error Server::Running::open_rdma() {
+  if (options_.rdma == "off") {
+    rdma_state_ = "off: it is set so";
+    return {Code::kOk, {}};
+  }
+  auto opened = RdmaServer::open(options_.rdma_device, store_.pool());
+  if (!opened && options_.rdma == "on") return opened.error();
+  if (!opened) {
+    rdma_state_ = "off: " + opened.error().message;
+    return {Code::kOk, {}};
+  }
+  rdma_ = std::move(*opened);
+  rdma_state_ = rdma_->describe();
+  context_.rdma = rdma_.get();
+  background_.then([this] {
+    const auto covered = rdma_->cover_some();
+    if (!covered) {
+      log_.write(LogLevel::kWarning,
+                 "the pool is not wholly registered: " + covered.error().message);
+    }
+    return covered && covered.value();
+  });
+  return {Code::kOk, {}};
+}
+
 Result<Server::Started> Server::Running::listen() {
   auto tcp = listen_tcp(options_.host, options_.port);
   if (!tcp) return tcp.error();
@@ -151,7 +184,7 @@ Result<Server::Started> Server::Running::listen() {
                                             first.poller(), take, shed));
   };
   const auto port = tcp->port;
-  add(std::move(tcp->socket), "tcp");
+  add(std::move(tcp->socket), rdma_ ? "rdma" : "tcp");
   if (!options_.unix_socket.empty()) {
     auto local = listen_unix(options_.unix_socket);
     if (!local) return local.error();
@@ -161,7 +194,8 @@ Result<Server::Started> Server::Running::listen() {
   return Started{.port = port,
                  .unix_socket = unix_path_,
                  .incarnation = identity_.incarnation,
-                 .pool_bytes = store_.pool().capacity_bytes()};
+                 .pool_bytes = store_.pool().capacity_bytes(),
+                 .rdma = rdma_state_};
 }
 
 void Server::Running::serve() {
@@ -248,6 +282,7 @@ Result<Server::Started> Server::start() {
   if (!pool) return pool.error();
   try {
     auto running = std::make_unique<Running>(options_, std::move(pool).value());
+    if (auto error = running->open_rdma(); error.code != Code::kOk) return error;
     auto started = running->listen();
     if (!started) return started;
     running->serve();

@@ -36,6 +36,7 @@ class Server {
     std::string unix_socket;
     std::uint64_t incarnation = 0;
     std::uint64_t pool_bytes = 0;
+    std::string rdma;  // the device, or why there is none
   };
   // Serves when it returns; memory is populated behind.  kSetup says what is wrong and the remedy.
   Result<Started> start();

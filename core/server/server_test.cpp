@@ -18,6 +18,8 @@ ServerOptions some_options() {
           .pool_bytes = 16u << 20,
           .huge_pages = "off",
           .workers = 2,
+          .rdma = "off",
+          .rdma_device = "",
           .token = "",
           .tenants = {},
           .eviction = "lru",

@@ -103,13 +103,12 @@ Result<Greeting> understand(Opcode opcode, Bytes body) {
   return greeting;
 }
 
-}  // namespace
-
-Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline deadline) {
-  const auto body = encode(hello);
-  const auto header = encode_header({.opcode = Opcode::kHello,
+Result<Answer> exchange_with_fds(int socket, Opcode opcode, std::uint64_t request_id,
+                                 const Body& body, DialDeadline deadline,
+                                 std::vector<UniqueFd>& fds) {
+  const auto header = encode_header({.opcode = opcode,
                                      .flags = 0,
-                                     .request_id = kHelloRequestId,
+                                     .request_id = request_id,
                                      .body_bytes = static_cast<std::uint32_t>(body.size()),
                                      .payload_bytes = 0},
                                     body);
@@ -118,17 +117,32 @@ Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline dea
   const auto sent = send_all(socket, frame, deadline);
   // A server that is full, or that closes at once, may have said why before we could speak.
   if (!sent && sent.error().code == Code::kTimeout) return sent.error();
-  std::vector<UniqueFd> fds;
   std::array<std::byte, kHeaderBytes> raw{};
   auto received = receive_all(socket, raw, fds, deadline);
   if (!received) return received.error();
   const auto answer = decode_header(raw);
   if (!answer || answer->body_bytes > kWelcomeBytesMax) return no_server();
-  std::vector<std::byte> answer_body(answer->body_bytes);
-  received = receive_all(socket, answer_body, fds, deadline);
+  Answer read{.opcode = answer->opcode, .body = Body(answer->body_bytes)};
+  received = receive_all(socket, read.body, fds, deadline);
   if (!received) return received.error();
-  if (!is_intact(raw, answer_body)) return no_server();
-  auto greeting = understand(answer->opcode, answer_body);
+  if (!is_intact(raw, read.body)) return no_server();
+  return read;
+}
+
+}  // namespace
+
+Result<Answer> exchange(int socket, Opcode opcode, std::uint64_t request_id, const Body& body,
+                        DialDeadline deadline) {
+  std::vector<UniqueFd> fds;
+  return exchange_with_fds(socket, opcode, request_id, body, deadline, fds);
+}
+
+Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline deadline) {
+  std::vector<UniqueFd> fds;
+  auto answer =
+      exchange_with_fds(socket, Opcode::kHello, kHelloRequestId, encode(hello), deadline, fds);
+  if (!answer) return answer.error();
+  auto greeting = understand(answer->opcode, answer->body);
   if (greeting) greeting->fds = std::move(fds);
   return greeting;
 }

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "core/transport/tcp/client_dial.h"
+#include "core/wire/codec.h"
+#include "core/wire/frame.h"
 #include "core/wire/message.h"
 
 namespace infinistore {
@@ -16,6 +18,15 @@ struct Greeting {
   std::string server_version;
   std::vector<UniqueFd> fds;
 };
+
+struct Answer {
+  Opcode opcode = Opcode::kError;
+  Body body;
+};
+// Sends one frame over a socket that carries no other, and reads the answer, no byte more.  Waits,
+// at most until `deadline`.
+Result<Answer> exchange(int socket, Opcode opcode, std::uint64_t request_id, const Body& body,
+                        DialDeadline deadline);
 
 // Sends `hello` over a fresh, non-blocking socket and reads the answer, no byte more.  Waits, at
 // most until `deadline`.

@@ -7,6 +7,8 @@
 //
 //   tcp    pull reads FILL's payload from the socket into the extents; push is DATA's payload
 //   shm    pull/push name the extents, the client copies, and says so by FILL or DONE
+//   rdma   the server's device READs and WRITEs memory that FILL or GET has exposed; what exposes
+//          none goes as over TCP
 //
 // Belongs to the thread of its poller.  The owner is never called from inside a call it made, and
 // destroys the connection only from outside of its callbacks.
@@ -22,6 +24,7 @@
 #include "core/memory/pool.h"
 #include "core/transport/payload.h"
 #include "core/wire/codec.h"
+#include "core/wire/exposure.h"
 #include "core/wire/frame.h"
 
 namespace infinistore {
@@ -37,8 +40,9 @@ class ConnectionOwner {
                          std::span<const std::uint64_t> checksums) = 0;
   virtual void on_pushed(std::uint64_t request_id) = 0;  // the sources may be let go
   virtual void on_late() = 0;  // word of a pull or push that is not open: ignored, only counted
-  virtual void on_violation(const char* what) = 0;  // of the protocol; the owner calls refuse()
-  virtual void on_close(const Error& reason) = 0;   // once, and the last call
+  virtual void on_violation(const char* what) = 0;   // of the protocol; the owner calls refuse()
+  virtual void on_failure(const Error& reason) = 0;  // of the way of bulk bytes; likewise
+  virtual void on_close(const Error& reason) = 0;    // once, and the last call
 };
 
 // What one GRANT or DATA can name.
@@ -60,6 +64,9 @@ class Connection {
   virtual void pull(std::uint64_t request_id, GrantReply grant) = 0;
   // kLater: on_pushed() comes.  `takes_copy`: few bytes may come as payload whatever the transport.
   virtual Moved push(std::uint64_t request_id, DataReply data, bool takes_copy) = 0;
+
+  // ATTACH: the client's ends of queue pairs.  Answers ATTACHED, or ERROR for the request.
+  virtual void attach(std::uint64_t request_id, const Endpoints& client) = 0;
 
   // ERROR to the peer, then the end.  Nothing that it sends meanwhile is heard.
   virtual void refuse(const Error& reason) = 0;

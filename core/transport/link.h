@@ -3,6 +3,8 @@
 //
 //   tcp    fill() sends FILL with the segments as payload; receive() says where DATA's payload goes
 //   shm    fill() and receive() copy between segments and the server's pool at once
+//   rdma   fill() sends FILL with the places of the segments, and the server's device reads them;
+//          expose() does the same for what its device shall write
 //
 // Segments of a GPU's memory are moved by its kernel, while the thread does other things: over
 // shared memory straight to and from the pool, else by way of pinned memory of the request.
@@ -22,6 +24,7 @@
 #include "core/memory/extent.h"
 #include "core/transport/gpu_copies.h"
 #include "core/transport/payload.h"
+#include "core/wire/codec.h"
 
 namespace infinistore {
 
@@ -39,6 +42,12 @@ struct Segments {
   }
 };
 
+// Memory that the server's device may reach, as long as this lives.
+class Shown {
+ public:
+  virtual ~Shown() = default;
+};
+
 // The bulk bytes of one request on their way.  Owned by the request; must outlive its end.
 struct Transfer {
   std::uint64_t request_id = 0;
@@ -47,6 +56,8 @@ struct Transfer {
   std::vector<std::uint64_t> checksums;  // of each item: computed by fill(), compared by receive()
   std::vector<bool> is_corrupt;          // of each item, set by receive()
   std::unique_ptr<Payload> payload;      // the link's, while the bytes are under way
+  std::unique_ptr<Shown> shown;          // RDMA: the server moves them, until it has answered
+  bool is_placed = false;                // RDMA: DATA says that it has
   std::unique_ptr<TileCopy> copy;        // a GPU's, likewise
   PinnedMemory staging;                  // between a GPU and a socket: the items, one by one
   std::vector<std::uint64_t> staged;     // where each item is in it
@@ -61,9 +72,15 @@ class Link {
   virtual ~Link() = default;
 
   virtual bool shares_memory() const noexcept = 0;
+  virtual bool exposes() const noexcept { return false; }  // expose() may return something
+
+  // Of a get that is about to be asked for: shows where its items go.  What it returns, if
+  // anything, is GET's body from now on, and the server may write there until it has answered.
+  virtual Result<Body> expose(Transfer&, Bytes) { return Body{}; }
 
   // Moves the granted items to the server, and sends FILL.  kLater: the transfer ends with the
-  // stream's on_sent(), or with the stream; if transfer.copy is set, filled() comes before.  An
+  // stream's on_sent(), or with the stream; if transfer.copy is set, filled() comes before; if
+  // transfer.shown is, it ends with RESULT.  An
   // error ends the connection, save kSetup: a GPU failed before anything was sent.
   virtual Result<Moved> fill(Transfer& transfer) = 0;
   // Goes on with fill() after the copy by a GPU.

@@ -7,6 +7,12 @@
 namespace infinistore {
 namespace {
 
+// What a connection with a queue pair takes for itself.
+bool exposes_memory(const FrameHeader& header) noexcept {
+  return (header.opcode == Opcode::kFill && (header.flags & kFlagFillExposed) != 0) ||
+         (header.opcode == Opcode::kGet && (header.flags & kFlagGetExposed) != 0);
+}
+
 // Up to here two copies through the socket cost less than what they save: over shared memory DONE,
 // which wakes the server (one get of 4 KiB takes a sixth longer with it, measured); over TCP a
 // round of the poller.
@@ -65,6 +71,11 @@ void StreamConnection::check(Code sent) {
   }
 }
 
+void StreamConnection::attach(std::uint64_t request_id, const Endpoints&) {
+  send(Opcode::kError, request_id,
+       encode(ErrorReply{Code::kSetup, "the server has no RDMA on this connection"}));
+}
+
 void StreamConnection::refuse(const Error& reason) {
   if (is_refused_) return;
   is_refused_ = true;
@@ -85,6 +96,9 @@ Payload* StreamConnection::discard() noexcept {
 Payload* StreamConnection::on_frame(const FrameHeader& header, Bytes body) {
   if (is_refused_) return discard();
   if (header.request_id == 0) return break_off("a request has the id 0");
+  if (exposes_memory(header)) {
+    return break_off("a request exposes memory, and no queue pair is attached");
+  }
   switch (header.opcode) {
     case Opcode::kFill:
       return on_fill(header, body);

@@ -19,6 +19,7 @@ class StreamConnection : public Connection, protected StreamOwner {
 
   void welcome(std::uint64_t request_id, Welcome welcome) override;
   void send(Opcode opcode, std::uint64_t request_id, Body body) override;
+  void attach(std::uint64_t request_id, const Endpoints& client) override;
   void refuse(const Error& reason) override;
   void close(Error reason) override { stream_.close(std::move(reason)); }
   void deliver() override { stream_.deliver(); }
@@ -36,6 +37,9 @@ class StreamConnection : public Connection, protected StreamOwner {
   void on_sent(std::uint64_t) override {}
   void on_close(const Error& reason) override { owner_.on_close(reason); }
 
+  void send_flagged(Opcode opcode, std::uint64_t request_id, Body body, std::uint16_t flags) {
+    check(stream_.send(opcode, request_id, std::move(body), flags));
+  }
   void send_payload(Opcode opcode, std::uint64_t request_id, Body body, Payload& payload,
                     std::uint64_t payload_bytes);
   // DATA with the bytes of its extents in the same piece of memory; false: there are too many.
@@ -44,6 +48,7 @@ class StreamConnection : public Connection, protected StreamOwner {
   Payload* break_off(const char* what);
   Payload* discard() noexcept;
   bool said_goodbye() const noexcept { return said_goodbye_; }
+  bool is_refused() const noexcept { return is_refused_; }
 
   ConnectionOwner& owner_;
   Stream stream_;

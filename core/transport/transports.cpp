@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/base/check.h"
+#include "core/transport/rdma/connection.h"
 #include "core/transport/shm/connection.h"
 #include "core/transport/tcp/connection.h"
 #include "core/transport/tcp/listen.h"
@@ -11,21 +12,34 @@
 namespace infinistore {
 namespace {
 
-Result<std::unique_ptr<Connection>> accept_tcp(UniqueFd socket, Poller& poller, Pool& pool,
+Result<std::unique_ptr<Connection>> accept_tcp(UniqueFd socket, const ServerSide& side,
                                                ConnectionOwner& owner) {
   tune_tcp(socket.get());
-  return make_tcp_connection(std::move(socket), poller, pool, owner);
+  return make_tcp_connection(std::move(socket), side.poller, side.pool, owner);
+}
+
+Result<std::unique_ptr<Connection>> accept_shm(UniqueFd socket, const ServerSide& side,
+                                               ConnectionOwner& owner) {
+  return make_shm_connection(std::move(socket), side.poller, side.pool, owner);
+}
+
+// Over TCP until the client has attached queue pairs.
+Result<std::unique_ptr<Connection>> accept_rdma(UniqueFd socket, const ServerSide& side,
+                                                ConnectionOwner& owner) {
+  tune_tcp(socket.get());
+  return make_rdma_connection(std::move(socket), side.poller, side.pool, side.rdma, owner);
 }
 
 // One end of a socket pair in one process (loopback.h): payloads in the stream, as over TCP.
-Result<std::unique_ptr<Connection>> accept_loopback(UniqueFd socket, Poller& poller, Pool& pool,
+Result<std::unique_ptr<Connection>> accept_loopback(UniqueFd socket, const ServerSide& side,
                                                     ConnectionOwner& owner) {
-  return make_tcp_connection(std::move(socket), poller, pool, owner);
+  return make_tcp_connection(std::move(socket), side.poller, side.pool, owner);
 }
 
-constexpr std::array<Transport, 3> kTransports = {{
+constexpr std::array<Transport, 4> kTransports = {{
     {.name = "tcp", .accept = accept_tcp},
-    {.name = "shm", .accept = make_shm_connection},
+    {.name = "shm", .accept = accept_shm},
+    {.name = "rdma", .accept = accept_rdma},
     {.name = "loopback", .accept = accept_loopback},
 }};
 

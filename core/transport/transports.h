@@ -12,10 +12,19 @@
 
 namespace infinistore {
 
+class RdmaServer;
+
+// What a connection works with on the server's side.
+struct ServerSide {
+  Poller& poller;
+  Pool& pool;
+  RdmaServer* rdma = nullptr;  // nullptr: there is none
+};
+
 struct Transport {
   std::string_view name;
   // The server's half over an accepted, non-blocking socket.
-  Result<std::unique_ptr<Connection>> (*accept)(UniqueFd socket, Poller& poller, Pool& pool,
+  Result<std::unique_ptr<Connection>> (*accept)(UniqueFd socket, const ServerSide& side,
                                                 ConnectionOwner& owner);
 };
 

@@ -194,6 +194,14 @@ class ServerConfig(_Config):
     huge_pages: str = _setting(
         "auto", "Huge pages for the pool: auto takes them if free.", choices=("auto", "on", "off")
     )
+    rdma: str = _setting(
+        "auto",
+        "Serve over RDMA: auto if there is a device; on: refuse to start without.",
+        choices=("auto", "on", "off"),
+    )
+    rdma_device: str = _setting(
+        "", "RDMA device to use, NAME or NAME:PORT; empty: the one that reaches the client."
+    )
     workers: int = _setting(0, "Threads that move bytes; 0: by the CPUs.", low=0, high=64)
     token: str = _setting(
         "",
@@ -285,10 +293,15 @@ class ClientConfig(_Config):
     token: str = _setting("", "Secret shown to the server.", secret=True)
     transport: str = _setting(
         "auto",
-        "auto: shared memory on the same machine, else TCP.",
-        choices=("auto", "shm", "tcp"),
+        "auto: shared memory on the same machine, else RDMA if both ends have it, else TCP.",
+        choices=("auto", "shm", "rdma", "tcp"),
     )
-    channels: int = _setting(2, "TCP connections to one server.", low=1, high=16)
+    rdma_device: str = _setting(
+        "", "RDMA device to use, NAME or NAME:PORT; empty: the one that reaches the server."
+    )
+    channels: int = _setting(
+        2, "TCP connections, and RDMA queue pairs, to one server.", low=1, high=16
+    )
     connect_timeout_s: float = _setting(
         1.0, "Until a connection counts as failed.", unit="s", low=0.01, high=600
     )

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from infinistore import Code, Segments
+from transports import TRANSPORTS
 
-TRANSPORTS = ("tcp", "shm")
 PAIRS = list(product(TRANSPORTS, repeat=2))
 SIZES = [1, 8, 13, 4095, 4096, 4104, 100_000, 2**21 + 24]
 

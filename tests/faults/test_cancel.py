@@ -10,6 +10,7 @@ import pytest
 
 import infinistore
 from server_process import ServerProcess
+from transports import TRANSPORTS
 from waiting import until
 
 PAGE = 4096
@@ -18,7 +19,7 @@ CALLS = 2000
 TASKS = 8
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_thousands_of_reads_cancelled_at_any_moment(
     server: ServerProcess, transport: str
 ) -> None:

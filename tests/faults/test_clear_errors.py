@@ -14,6 +14,7 @@ import pytest
 import infinistore
 from figures import RecordFigure
 from server_process import ServerProcess
+from transports import TRANSPORTS
 
 Connect = Callable[..., infinistore.Client]
 MIB = 1024**2
@@ -118,7 +119,7 @@ def test_a_peer_that_leaves_in_the_middle_of_a_frame(server: ServerProcess) -> N
 
 
 @pytest.mark.usefixtures("lives_on")
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_wrong_sizes(transport: str, connect: Connect, record_figure: RecordFigure) -> None:
     client = connect(transport=transport)
     cache = bytearray(8192)
@@ -142,7 +143,7 @@ def test_wrong_sizes(transport: str, connect: Connect, record_figure: RecordFigu
 
 
 @pytest.mark.usefixtures("lives_on")
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_value_larger_than_the_pool(
     transport: str, server: ServerProcess, connect: Connect, record_figure: RecordFigure
 ) -> None:
@@ -160,7 +161,7 @@ def test_a_value_larger_than_the_pool(
 
 
 @pytest.mark.usefixtures("lives_on")
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_pool_full_of_leased_values(
     transport: str, server: ServerProcess, connect: Connect, record_figure: RecordFigure
 ) -> None:

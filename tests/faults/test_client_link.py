@@ -29,9 +29,9 @@ from infinistore import (
 )
 from pool_damage import damage_pool
 from server_process import ServerProcess
+from transports import TRANSPORTS
 
 PAGE = 4096
-TRANSPORTS = ("tcp", "shm")
 Start = Callable[..., ServerProcess]
 
 
@@ -245,7 +245,10 @@ def test_a_cancelled_read_leaves_the_cache_alone(
     assert client.read_cache(target, pages("k", count), PAGE).wait(5).all_ok
     assert np.array_equal(target, source)
     stats = client.stats()
-    assert (stats["client_disconnects"], stats["protocol_errors"]) == (0, 0)
+    # Over RDMA the stopped server's device may still write until the queue pair has ended.
+    ended = stats["client_disconnects"] - stats["client_timeouts"] if transport == "rdma" else 0
+    assert (ended, stats["protocol_errors"]) == (0, 0)
+    assert transport == "rdma" or stats["client_disconnects"] == 0
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -18,10 +18,10 @@ import pytest
 import infinistore
 import wire_client as wire
 from server_process import ServerProcess
+from transports import TRANSPORTS
 from waiting import until
 from wire_client import WireClient
 
-TRANSPORTS = ("tcp", "shm")
 StartServer = Callable[..., ServerProcess]
 
 

@@ -15,9 +15,8 @@ import pytest
 import infinistore
 from infinistore import Code
 from server_process import ServerProcess
+from transports import TRANSPORTS
 from waiting import until
-
-TRANSPORTS = ("tcp", "shm")
 
 # Two clients, an asyncio one, and batches of each that are under way or wait for what never comes.
 OPEN = """

@@ -12,10 +12,10 @@ import pytest
 import infinistore
 from infinistore import Code
 from server_process import ServerProcess
+from transports import TRANSPORTS
 from waiting import until
 
 MIB = 1024**2
-TRANSPORTS = ("tcp", "shm")
 StartServer = Callable[..., ServerProcess]
 
 

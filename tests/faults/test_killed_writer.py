@@ -14,6 +14,7 @@ import pytest
 import infinistore
 from figures import RecordFigure
 from server_process import ServerProcess
+from transports import TRANSPORTS
 
 MIB = 1024**2
 GONE_S_MAX = 1.0
@@ -72,7 +73,7 @@ def kill_and_wait(process: subprocess.Popen[bytes], server: ServerProcess) -> fl
     return time.monotonic() - start
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_half_written_values_go_with_their_writer(
     transport: str, start_server: Callable[..., ServerProcess], record_figure: RecordFigure
 ) -> None:
@@ -89,7 +90,7 @@ def test_half_written_values_go_with_their_writer(
     )
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_writer_killed_at_any_moment(
     transport: str, start_server: Callable[..., ServerProcess], record_figure: RecordFigure
 ) -> None:

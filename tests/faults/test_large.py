@@ -11,10 +11,10 @@ import pytest
 import infinistore
 from infinistore import Blocks, Code, Segments, SizeMismatchError, TooLargeError, UsageError
 from infinistore.client.arguments import VALUE_BYTES_MAX
+from transports import TRANSPORTS
 
 GIB = 2**30
 PAGE = 4096
-TRANSPORTS = ("tcp", "shm")
 Connect = Callable[..., infinistore.Client]
 
 

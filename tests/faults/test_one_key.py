@@ -11,6 +11,7 @@ import pytest
 import infinistore
 from infinistore import Code
 from server_process import ServerProcess
+from transports import TRANSPORTS
 from waiting import until
 
 PAGE = 4096
@@ -45,7 +46,7 @@ def write(url: str, transport: str, on_exists: str, writer: int) -> None:
 
 
 @pytest.mark.parametrize("on_exists", ["keep", "replace"])
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_sixteen_processes_write_one_key_with_different_sizes(
     server: ServerProcess, transport: str, on_exists: str

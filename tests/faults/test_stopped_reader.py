@@ -15,6 +15,7 @@ import pytest
 
 import infinistore
 from server_process import ServerProcess
+from transports import TRANSPORTS
 from waiting import until
 
 MIB = 1024**2
@@ -55,7 +56,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_reader_stopped_in_its_read_never_sees_what_replaced_it(
     start_server: StartServer, transport: str
 ) -> None:

@@ -18,6 +18,8 @@ int main(int argc, char** argv) {
                               .pool_bytes = std::strtoull(argv[2], nullptr, 10),
                               .huge_pages = "auto",
                               .workers = 2,
+                              .rdma = "off",
+                              .rdma_device = "",
                               .token = "",
                               .tenants = {},
                               .eviction = "lru",

@@ -60,6 +60,8 @@ bool Session::handle(const FrameHeader& header, Bytes body) {
       return ping(header, body);
     case Opcode::kSuspect:
       return suspect(header, body);
+    case Opcode::kAttach:
+      return attach(header, body);
     default:
       return false;  // the server's own, or the transport's
   }
@@ -259,6 +261,13 @@ bool Session::suspect(const FrameHeader& header, Bytes body) {
   if (!may_begin(header)) return true;
   suspects_.begin(header.request_id, space_, request->keys);
   look_at_suspects();
+  return true;
+}
+
+bool Session::attach(const FrameHeader& header, Bytes body) {
+  const auto endpoints = decode_endpoints(body);
+  if (!endpoints) return false;
+  connection_->attach(header.request_id, *endpoints);
   return true;
 }
 

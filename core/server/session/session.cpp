@@ -25,7 +25,9 @@ Session::Session(SessionId id, ServerContext& context, SessionHost& host)
 Session::~Session() = default;
 
 bool Session::begin(const Transport& transport, UniqueFd socket, Poller& poller) {
-  auto made = transport.accept(std::move(socket), poller, context_.store.pool(), *this);
+  auto made = transport.accept(
+      std::move(socket), {.poller = poller, .pool = context_.store.pool(), .rdma = context_.rdma},
+      *this);
   if (!made) {
     context_.log.write_limited(LogLevel::kWarning, made.error().message, context_.clock,
                                context_.last_peer_line);
@@ -79,6 +81,12 @@ void Session::on_pushed(std::uint64_t request_id) {
 }
 
 void Session::on_violation(const char* what) { refuse(Code::kProtocol, what); }
+
+void Session::on_failure(const Error& reason) {
+  context_.log.write_limited(LogLevel::kWarning, "closed a connection: " + reason.message,
+                             context_.clock, context_.last_peer_line);
+  refuse(reason.code, reason.message);
+}
 
 void Session::on_close(const Error& reason) {
   KV_CHECK(state_ != State::kEnded);

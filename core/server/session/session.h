@@ -62,6 +62,7 @@ class Session final : private ConnectionOwner {
   void on_pushed(std::uint64_t request_id) override;
   void on_late() override { host_.metrics().late_messages.add(); }
   void on_violation(const char* what) override;
+  void on_failure(const Error& reason) override;
   void on_close(const Error& reason) override;
 
   // handlers.cpp: one an opcode.  False: the body is malformed.
@@ -78,6 +79,7 @@ class Session final : private ConnectionOwner {
   bool stats(const FrameHeader& header, Bytes body);
   bool ping(const FrameHeader& header, Bytes body);
   bool suspect(const FrameHeader& header, Bytes body);
+  bool attach(const FrameHeader& header, Bytes body);
 
   bool may_begin(const FrameHeader& header);  // else it has been answered
   void note_use() noexcept {

@@ -289,6 +289,8 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
                .pool_bytes = given_.pool_bytes,
                .huge_pages = "off",
                .workers = 1,
+               .rdma = "off",
+               .rdma_device = "",
                .token = given_.token,
                .tenants = given_.tenants,
                .eviction = "lru",

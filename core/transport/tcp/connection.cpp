@@ -1,50 +1,15 @@
 #include "core/transport/tcp/connection.h"
 
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "core/base/check.h"
-#include "core/transport/stream_connection.h"
 
 namespace infinistore {
-namespace {
-
-class TcpConnection final : public StreamConnection {
- public:
-  TcpConnection(UniqueFd socket, Poller& poller, Pool& pool, ConnectionOwner& owner)
-      : StreamConnection(std::move(socket), poller, owner), pool_(pool) {}
-
-  void pull(std::uint64_t request_id, GrantReply grant) override;
-  Moved push(std::uint64_t request_id, DataReply data, bool takes_copy) override;
-  ReplyLimits limits() const noexcept override {
-    return {.payload_bytes = kPayloadBytesMax - kBatchKeysMax * sizeof(std::uint64_t),
-            .has_extents = false};
-  }
-  bool awaits_peer() const noexcept override { return !pulls_.empty() || !pushes_.empty(); }
-
- private:
-  struct Pull {
-    Scatter places;                        // the extents, then the checksums
-    std::vector<std::uint64_t> checksums;  // received behind the bytes
-    std::uint64_t bytes = 0;
-    bool is_filling = false;
-  };
-  struct Push {
-    Scatter pieces;
-    std::uint64_t bytes = 0;
-  };
-
-  std::uint64_t add_pieces(const std::vector<Extents>& items, Scatter& pieces);
-  Payload* on_fill(const FrameHeader& header, Bytes body) override;
-  void on_done(const FrameHeader&) override { owner_.on_late(); }
-  void on_payload(const FrameHeader& header) override;
-  void on_sent(std::uint64_t request_id) override;
-
-  Pool& pool_;
-  std::unordered_map<std::uint64_t, Pull> pulls_;
-  std::unordered_map<std::uint64_t, Push> pushes_;
-};
+TcpConnection::PullState TcpConnection::pull_state(std::uint64_t request_id) const noexcept {
+  const auto found = pulls_.find(request_id);
+  if (found == pulls_.end()) return PullState::kUnknown;
+  return found->second.is_filling ? PullState::kFilling : PullState::kGranted;
+}
 
 std::uint64_t TcpConnection::add_pieces(const std::vector<Extents>& items, Scatter& pieces) {
   std::uint64_t bytes = 0;
@@ -119,8 +84,6 @@ void TcpConnection::on_sent(std::uint64_t request_id) {
   pushes_.erase(request_id);
   owner_.on_pushed(request_id);
 }
-
-}  // namespace
 
 std::unique_ptr<Connection> make_tcp_connection(UniqueFd socket, Poller& poller, Pool& pool,
                                                 ConnectionOwner& owner) {

@@ -69,6 +69,7 @@ class Session:
         self._pid = os.getpid()
         self._is_closed = False
         self._lock = threading.Lock()
+        self._kept: dict[int, Any] = {}  # registered memory, by its address
         # Not waited for, in the order of submission; a dict, so that any one leaves at once.
         self._pending: dict[Batch, None] = {}
         self._waiters: Waiters | None = None  # of coroutines, once there was one
@@ -347,6 +348,24 @@ class Session:
         _outcomes(call)
         own = {f"client_{name}": value for name, value in self._native.counters().items()}
         return {**call.counters, **own}
+
+    # ---- memory that is kept ----
+
+    def register(self, cache: Any) -> None:
+        """Raises `UsageError` if a part of it is registered already."""
+        self.check_open()
+        region = region_of(cache, writable=False)
+        if region.place.device < 0:
+            answered(self._native.keep, region.address, region.size_bytes)
+            self._kept[region.address] = region
+
+    def unregister(self, cache: Any) -> None:
+        """What is in flight keeps the memory as long as it needs it."""
+        self.check_open()
+        address = region_of(cache, writable=False).address
+        if address in self._kept:
+            self._native.forget(address)
+            del self._kept[address]
 
     # ---- the connection ----
 

@@ -214,6 +214,14 @@ class AsyncClient:
         self._check_loop()
         self._session.take_count(await self._call(self._session.abort(keys)))
 
+    def register(self, cache: Any) -> None:
+        """See `Client.register`."""
+        self._session.register(cache)
+
+    def unregister(self, cache: Any) -> None:
+        """See `Client.unregister`."""
+        self._session.unregister(cache)
+
     async def stats(self) -> dict[str, int]:
         """See `Client.stats`."""
         self._check_loop()

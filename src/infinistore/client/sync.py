@@ -25,9 +25,10 @@ def connect(
 ) -> Client:
     """Connects to a server, `infinistore://host[:port]`, and waits until it has answered.
 
-    Keys live in `namespace`. `transport` is "auto" (shared memory on the same machine, else TCP),
-    "shm" or "tcp"; the other settings are the fields of `ClientConfig`; what is not given comes
-    from INFINISTORE_* and its default. Raises `ConnectError`, `AuthError`, `UsageError`.
+    Keys live in `namespace`. `transport` is "auto" (shared memory on the same machine, else RDMA
+    if both ends have it, else TCP), "shm", "rdma" or "tcp"; the other settings are the fields of
+    `ClientConfig`; what is not given comes from INFINISTORE_* and its default. Raises
+    `ConnectError`, `AuthError`, `UsageError`.
     """
     return Client(open_native(url, namespace, token, transport, settings)())
 
@@ -216,6 +217,18 @@ class Client:
         """Drops values that this client has begun and not completed."""
         self._session.take_count(_ended(self._session.abort(keys)))
 
+    def register(self, cache: Any) -> None:
+        """Keeps `cache` alive, and registered for RDMA, until `unregister` or `close`.
+
+        Other memory is registered for each request, which costs more than the transfer where blocks
+        are small. Over other transports, and for GPUs' memory, nothing has to be done.
+        """
+        self._session.register(cache)
+
+    def unregister(self, cache: Any) -> None:
+        """Lets go of what `register` keeps."""
+        self._session.unregister(cache)
+
     def stats(self) -> dict[str, int]:
         """Counters of the server, and of this client (client_*)."""
         call = self._session.stats()
@@ -224,7 +237,7 @@ class Client:
 
     @property
     def transport(self) -> str:
-        """What moves the bytes now: "shm" or "tcp"."""
+        """What moves the bytes now: "shm", "rdma" or "tcp"."""
         return str(self._session.server()["transport"])
 
     @property

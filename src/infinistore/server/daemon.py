@@ -185,6 +185,7 @@ def announce(plan: Plan, started: Mapping[str, Any], admin_port: int) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())  # or the exit's flush fails, and with it the status
         os.close(nowhere)
+    logger.info("RDMA: %s", started.get("rdma") or "off")
     logger.info(
         "serving with a pool of %s (%d workers); memory is populated behind",
         format_bytes(plan.pool_bytes),

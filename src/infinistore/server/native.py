@@ -52,6 +52,8 @@ class ServerOptions:
     pool_bytes: int
     huge_pages: str
     workers: int
+    rdma: str
+    rdma_device: str
     token: str
     tenants: list[tuple[str, str, int]]  # name, token, quota
     eviction: str
@@ -77,6 +79,8 @@ def options_for(plan: Plan, version: str) -> ServerOptions:
         pool_bytes=plan.pool_bytes,
         huge_pages=config.huge_pages,
         workers=plan.workers,
+        rdma=config.rdma,
+        rdma_device=config.rdma_device,
         token=plan.token,
         tenants=[(each.name, each.token, each.quota_bytes) for each in plan.tenants],
         eviction=config.eviction,

@@ -6,7 +6,7 @@ PYTHON_DIRS=(src tests scripts demo examples benchmarks)
 
 cxx_files() {
   git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp' \
-    'benchmarks/*.cpp' 'tests/fuzz/*.h' 'tests/fuzz/*.cpp' 'tests/fake_cuda/*.h' 'tests/fake_cuda/*.cpp'
+    'benchmarks/*.cpp' 'tests/fuzz/*.h' 'tests/fuzz/*.cpp' 'tests/fake_*/*.h' 'tests/fake_*/*.cpp'
 }
 
 check_format() {

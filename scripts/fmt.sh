@@ -8,7 +8,7 @@ format() {
   ruff format "${PYTHON_DIRS[@]}"
   ruff check --fix-only --quiet "${PYTHON_DIRS[@]}"
   git ls-files -co --exclude-standard 'core/*.h' 'core/*.cpp' 'bindings/*.h' 'bindings/*.cpp' \
-    'benchmarks/*.cpp' 'tests/fuzz/*.h' 'tests/fuzz/*.cpp' 'tests/fake_cuda/*.h' 'tests/fake_cuda/*.cpp' |
+    'benchmarks/*.cpp' 'tests/fuzz/*.h' 'tests/fuzz/*.cpp' 'tests/fake_*/*.h' 'tests/fake_*/*.cpp' |
     xargs clang-format -i
 }
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import click
 
 from infinistore import __version__
+from infinistore.cli import _rdma
 from infinistore.cli._admin import Admin, admin_options, find_admin, print_json
 from infinistore.cli._table import console
 from infinistore.config import ServerConfig, load
@@ -92,6 +93,45 @@ def check_memlock(limits: Limits) -> Finding:
         return Finding("memlock", "ok", shown)
     fix = "only RDMA needs more: ulimit -l unlimited (containers: --ulimit memlock=-1)"
     return Finding("memlock", "warn", format_bytes(limits.locked_bytes), fix)
+
+
+def check_rdma(ports: Sequence[_rdma.Port], has_library: bool, can_open: bool) -> Finding:
+    if not ports:
+        return Finding("RDMA", "ok", "no device; other machines are reached over TCP")
+    detail = ", ".join(port.name for port in ports)
+    if not has_library:
+        fix = "apt-get install libibverbs1 ibverbs-providers; until then clients use TCP"
+        return Finding("RDMA", "warn", f"{detail}; no {_rdma.LIBRARY}", fix)
+    if not can_open:
+        fix = "give this process /dev/infiniband (containers: --device /dev/infiniband)"
+        return Finding("RDMA", "warn", f"{detail}; no access to /dev/infiniband/uverbs*", fix)
+    return Finding("RDMA", "ok", detail)
+
+
+def check_rdma_port(port: _rdma.Port) -> Finding:
+    name = f"RDMA {port.name}"
+    usable = port.routable()
+    shown = ", ".join(f"{address} ({kind}, index {index})" for index, address, kind in usable)
+    over = f" on {port.interface}, MTU {port.mtu}" if port.interface else ""
+    detail = f"{port.state}, {port.link_layer}{over}; addresses: {shown or 'none'}"
+    if port.state != "ACTIVE":
+        up = f"ip link set {port.interface or 'DEV'} up"
+        fix = "start a subnet manager (opensm)" if port.link_layer == "InfiniBand" else up
+        return Finding(name, "warn", detail, fix)
+    if not usable:
+        fix = f"give {port.interface or 'its interface'} an IP address: RoCE v2 takes it from there"
+        return Finding(name, "warn", detail, fix)
+    if 0 < port.mtu < _rdma.JUMBO_MTU:
+        fix = f"optional, for larger packets: ip link set {port.interface} mtu 9000, switches too"
+        return Finding(name, "warn", detail, fix)
+    return Finding(name, "ok", detail)
+
+
+def check_peer_memory(module: str, has_ports: bool) -> Finding:
+    if module or not has_ports:
+        return Finding("GPUDirect", "ok", module or "not needed: no RDMA device")
+    fix = "nothing to do: GPUs' blocks pass through pinned memory (docs/rdma.md)"
+    return Finding("GPUDirect", "warn", f"neither {' nor '.join(_rdma.PEER_MODULES)} loaded", fix)
 
 
 def check_open_files(limits: Limits) -> Finding:
@@ -280,6 +320,7 @@ class Facts:
     memory: Memory
     limits: Limits
     health: Health
+    rdma_ports: Sequence[_rdma.Port] = ()
 
     def ports(self) -> dict[str, tuple[str, int]]:
         """The addresses that a server would take, by the flag that changes them."""
@@ -308,6 +349,10 @@ CHECKS = (
     Check(lambda facts: check_huge_pages(facts.memory)),
     Check(lambda facts: check_dev_shm()),
     Check(lambda facts: check_memlock(facts.limits)),
+    Check(
+        lambda facts: check_rdma(facts.rdma_ports, _rdma.has_library(), _rdma.can_open_devices())
+    ),
+    Check(lambda facts: check_peer_memory(_rdma.peer_module(), bool(facts.rdma_ports))),
     Check(lambda facts: check_open_files(facts.limits)),
     Check(lambda facts: check_shared_memory()),
     Check(lambda facts: check_unix_socket(unix_socket.default_path(facts.config.port))),
@@ -325,10 +370,19 @@ CHECKS = (
 
 def examine(admin: Admin, is_quick: bool = False) -> Iterator[Finding]:
     """Every check, in order."""
-    facts = Facts(admin, load(ServerConfig), read_memory(), read_limits(), ask_health(admin))
+    facts = Facts(
+        admin,
+        load(ServerConfig),
+        read_memory(),
+        read_limits(),
+        ask_health(admin),
+        _rdma.read_ports(),
+    )
     for check in CHECKS:
         if not (is_quick and check.is_slow):
             yield check.look(facts)
+    for port in facts.rdma_ports:
+        yield check_rdma_port(port)
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -7,12 +7,14 @@ import json
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from infinistore.cli import doctor
 from infinistore.cli._admin import Admin
+from infinistore.cli._rdma import Port, peer_module, read_ports
 from infinistore.cli.doctor import Finding
 from infinistore.server.machine import Limits, Memory
 
@@ -20,6 +22,13 @@ GIB = 2**30
 MEMORY = Memory(32 * GIB, 20 * GIB, "this machine", 2**21, GIB)
 NOBODY = Admin("127.0.0.1", 1)
 LIMITS = Limits(file_bytes=None, address_space=None, locked_bytes=None, open_files=None)
+
+
+PORT = Port("mlx5_0", 1, "ACTIVE", "Ethernet", "eth1", 9000, ((3, "192.0.2.1", "RoCE v2"),))
+
+
+def changed(**facts: Any) -> Port:
+    return dataclasses.replace(PORT, **facts)
 
 
 def tight(**limits: int) -> Limits:
@@ -38,6 +47,18 @@ def tight(**limits: int) -> Limits:
         (doctor.check_huge_pages(dataclasses.replace(MEMORY, huge_page=0)), "warn", "none"),
         (doctor.check_memlock(LIMITS), "ok", "unlimited"),
         (doctor.check_memlock(tight(locked_bytes=65536)), "warn", "ulimit -l unlimited"),
+        (doctor.check_rdma([], False, False), "ok", "TCP"),
+        (doctor.check_rdma([PORT], False, True), "warn", "ibverbs-providers"),
+        (doctor.check_rdma([PORT], True, False), "warn", "--device /dev/infiniband"),
+        (doctor.check_rdma([PORT], True, True), "ok", "mlx5_0:1"),
+        (doctor.check_rdma_port(PORT), "ok", "192.0.2.1 (RoCE v2, index 3)"),
+        (doctor.check_rdma_port(changed(state="DOWN")), "warn", "ip link set eth1 up"),
+        (doctor.check_rdma_port(changed(state="INIT", link_layer="InfiniBand")), "warn", "opensm"),
+        (doctor.check_rdma_port(changed(gids=())), "warn", "IP address"),
+        (doctor.check_rdma_port(changed(mtu=1500)), "warn", "mtu 9000"),
+        (doctor.check_peer_memory("", True), "warn", "nv_peer_mem"),
+        (doctor.check_peer_memory("nvidia_peermem", True), "ok", "nvidia_peermem"),
+        (doctor.check_peer_memory("", False), "ok", "no RDMA"),
         (doctor.check_open_files(LIMITS), "ok", "unlimited"),
         (doctor.check_open_files(tight(open_files=1024)), "warn", "ulimit -n"),
         (doctor.check_package("click", "none"), "ok", "click 8"),
@@ -141,3 +162,35 @@ def test_what_is_slow_is_left_out_if_asked(monkeypatch: pytest.MonkeyPatch) -> N
     assert "connector" in names
     quick = [finding.name for finding in doctor.examine(admin, is_quick=True)]
     assert quick == [name for name in names if name != "connector"]
+
+
+def test_ports_are_read_as_the_kernel_shows_them(tmp_path: Path) -> None:
+    assert read_ports(tmp_path) == []
+    port = tmp_path / "class/infiniband/rxe0/ports/1"
+    for name, text in {
+        "state": "4: ACTIVE",
+        "link_layer": "Ethernet",
+        "gids/0": "fe80:0000:0000:0000:0000:0000:0000:0001",
+        "gids/1": "0000:0000:0000:0000:0000:ffff:0a63:0001",
+        "gids/2": "0000:0000:0000:0000:0000:0000:0000:0000",
+        "gid_attrs/types/0": "IB/RoCE v1",
+        "gid_attrs/types/1": "RoCE v2",
+        "gid_attrs/ndevs/0": "rdma0",
+    }.items():
+        (port / name).parent.mkdir(parents=True, exist_ok=True)
+        (port / name).write_text(text + "\n")
+    (tmp_path / "class/net/rdma0").mkdir(parents=True)
+    (tmp_path / "class/net/rdma0/mtu").write_text("4200\n")
+    (found,) = read_ports(tmp_path)
+    assert (found.name, found.state, found.interface, found.mtu) == (
+        "rxe0:1", "ACTIVE", "rdma0", 4200,
+    )  # fmt: skip
+    assert found.gids == ((0, "fe80::1", "IB/RoCE v1"), (1, "10.99.0.1", "RoCE v2"))
+    assert found.routable() == [(1, "10.99.0.1", "RoCE v2")]
+
+
+@pytest.mark.parametrize("name", ["nvidia_peermem", "nv_peer_mem", ""])
+def test_either_module_for_gpus_is_recognised(tmp_path: Path, name: str) -> None:
+    modules = tmp_path / "modules"
+    modules.write_text(f"ib_uverbs 1 0 - Live 0x0\n{name or 'other'} 1 0 - Live 0x0\n")
+    assert peer_module(modules) == name

@@ -35,6 +35,9 @@ bench-vllm: build; @scripts/bench_vllm.sh
 # On a host with a CUDA GPU, with its own python3 and PyTorch: docs/gpu.md.
 gpu-test:  ; @scripts/gpu/run.sh test
 gpu-bench: ; @scripts/gpu/run.sh bench
+# Over RDMA: this machine's devices, or Soft-RoCE in a virtual machine: docs/rdma.md.
+.PHONY: test-rdma
+test-rdma: build; @scripts/rdma/test.sh
 # Other stores to measure beside, installed below build/peers/, never into the environment.
 $(PEERS:%=peer-%): peer-%: setup; @.venv/bin/python benchmarks/peers.py $*
 peers: $(PEERS:%=peer-%)

@@ -114,6 +114,12 @@ class NativeClient(Protocol):
     def prepare(self, device: int) -> None:
         """Shows the pool to a CUDA device."""
 
+    def keep(self, address: int, size: int, /) -> None:
+        """Memory that stays where it is: its registration with a device is kept."""
+
+    def forget(self, address: int, /) -> None:
+        """Ends `keep`, once nothing is in flight there."""
+
     def server(self) -> dict[str, Any]:
         """What was said at the last connection."""
 

@@ -193,6 +193,20 @@ class Cluster:
             if member.native is not None:
                 member.native.prepare(device)
 
+    def keep(self, address: int, size: int, /) -> None:
+        """Keeps memory registered with every node, those that come later, too."""
+        self._watcher.kept[address] = size
+        for member in self._fleet.members():
+            if member.native is not None:
+                member.native.keep(address, size)
+
+    def forget(self, address: int, /) -> None:
+        """Ends `keep` on every node."""
+        self._watcher.kept.pop(address, None)
+        for member in self._fleet.members():
+            if member.native is not None:
+                member.native.forget(address)
+
     def server(self) -> dict[str, Any]:
         """What the nodes said at their last connection: of all, and of each by its name."""
         nodes = {

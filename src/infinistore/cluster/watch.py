@@ -46,6 +46,7 @@ class Watch:
         dial_notes: Callable[[str], Client],
     ) -> None:
         self.devices: set[int] = set()  # which each connection is prepared for
+        self.kept: dict[int, int] = {}  # memory that each connection keeps: address -> size
         self.tells_completions = False  # of connections, from their beginning on
         self.stop = threading.Event()
         self._source = source
@@ -132,8 +133,10 @@ class Watch:
         except InfiniStoreError as error:
             self._fleet.probed(member, None)
             return error
-        for device in self.devices:
+        for device in list(self.devices):
             native.prepare(device)
+        for address, size in list(self.kept.items()):
+            native.keep(address, size)
         if self.tells_completions:
             native.completion_fd()
         member.native = native

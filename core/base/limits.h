@@ -66,9 +66,9 @@ inline constexpr std::uint64_t kDepartureBytesOfPool = 16 << 10;
 inline constexpr std::size_t kDeparturesMin = 4096;
 inline constexpr std::size_t kDeparturesMax = 1u << 20;
 
-// Keys of which every use is followed, for the hit rate by pool size: some 3 MiB.  With a quarter of
-// them a few hash seeds erred by more than two points (`make what-if`).  And the largest pool that
-// the curve is of, in pools as this one.
+// Keys of which every use is followed, for the hit rate by pool size: some 3 MiB.  With a quarter
+// of them a few hash seeds erred by more than two points (`make what-if`).  And the largest pool
+// that the curve is of, in pools as this one.
 inline constexpr std::size_t kSampledKeysMax = 32768;
 inline constexpr std::uint64_t kCurvePoolsMax = 8;
 

@@ -33,11 +33,13 @@ ServerOptions server_options(std::string rdma) {
           .rdma = std::move(rdma),
           .rdma_device = "",
           .token = "",
+          .tenants = {},
           .eviction = "lru",
           .stage_timeout_s = 30,
           .stage_share = 0.5,
           .lease_max_s = 300,
           .sessions_max = 64,
+          .heat_half_life_s = 2,
           .version = "test",
           .without_fencing = false};
 }

@@ -1,4 +1,7 @@
 // GET -> DATA, for some keys of a batch.
+
+#include <optional>
+
 #include "core/client/request.h"
 #include "core/wire/codec.h"
 
@@ -33,6 +36,7 @@ class GetPart final : public Request {
   void fail(const Error& reason) override;
 
  private:
+  std::optional<std::uint64_t> sum_found(const std::vector<FoundItem>& found) const noexcept;
   Result<Step> receive(DataReply data, std::uint64_t payload_bytes, Line& line);
   Result<Step> after_move(Result<Moved> moved, Line& line);
   Result<Step> give_up(const Error& error, Line& line);
@@ -94,15 +98,9 @@ Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line
   const bool has_payload = !has_extents && !transfer_.is_placed;
   auto data = decode_data(body, has_extents);
   if (!data || data->outcomes.size() != indexes_.size()) return broken("DATA is malformed");
-  std::uint64_t found_bytes = 0;
-  for (const auto& item : data->found) {
-    const bool is_shorter = is_up_to_ && item.bytes > 0 && item.bytes < range_bytes_;
-    if (item.bytes != range_bytes_ && !is_shorter) {
-      return broken("DATA has another range than was asked for");
-    }
-    found_bytes += item.bytes;
-  }
-  const auto expected = has_payload ? found_bytes : std::uint64_t{0};
+  const auto found_bytes = sum_found(data->found);
+  if (!found_bytes) return broken("DATA has another range than was asked for");
+  const auto expected = has_payload ? *found_bytes : std::uint64_t{0};
   if (header.payload_bytes != expected) return broken("DATA has another size than was asked for");
   is_receiving_ = true;
   if (batch_ == nullptr) {
@@ -111,6 +109,18 @@ Result<Step> GetPart::on_frame(const FrameHeader& header, Bytes body, Line& line
     return header.payload_bytes > 0 ? Step::kWait : Step::kDone;
   }
   return receive(std::move(*data), header.payload_bytes, line);
+}
+
+// The bytes of all that was found; none: one of them has another range than was asked for.
+std::optional<std::uint64_t> GetPart::sum_found(
+    const std::vector<FoundItem>& found) const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& item : found) {
+    const bool is_shorter = is_up_to_ && item.bytes > 0 && item.bytes < range_bytes_;
+    if (item.bytes != range_bytes_ && !is_shorter) return std::nullopt;
+    sum += item.bytes;
+  }
+  return sum;
 }
 
 Result<Step> GetPart::receive(DataReply data, std::uint64_t payload_bytes, Line& line) {

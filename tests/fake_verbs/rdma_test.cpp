@@ -108,24 +108,31 @@ BatchSpec spec_of(Verb verb, const std::string& prefix, std::vector<std::byte>& 
   return spec;
 }
 
-// What became of it: the first outcome that is not kOk.
-Code run(Client& client, Verb verb, const std::string& prefix, std::vector<std::byte>& memory) {
+// What became of it: the first outcome that is not kOk.  `failure`: why.
+Code run(Client& client, Verb verb, const std::string& prefix, std::vector<std::byte>& memory,
+         Error* failure = nullptr) {
   Batch batch(spec_of(verb, prefix, memory));
   client.submit(batch);
   REQUIRE(client.wait(batch, 60 * kSecond));
+  if (failure != nullptr) *failure = batch.failure();
   for (const auto outcome : batch.outcomes) {
     if (outcome != Code::kOk) return outcome;
   }
   return Code::kOk;
 }
 
-template <class Condition>
-void wait_until(Condition holds) {
+template <class Condition, class Why>
+void wait_until(Condition holds, Why why) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!holds()) {
-    REQUIRE(std::chrono::steady_clock::now() < end);
+    REQUIRE_MESSAGE(std::chrono::steady_clock::now() < end, why());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+template <class Condition>
+void wait_until(Condition holds) {
+  wait_until(holds, [] { return std::string("it does not come to hold"); });
 }
 
 // Everything comes back: what was reserved, registered, and made.
@@ -226,7 +233,9 @@ TEST_CASE("a port that is down is a failure until it is up again") {
   CHECK(refused.code() == Code::kSetup);
   CHECK(refused.error().message.find("no port of fake0 is active") != std::string::npos);
   fake_verbs_set_port(1);
-  wait_until([&] { return run(*client, Verb::kPut, "b", source) == Code::kOk; });
+  Error last;
+  wait_until([&] { return run(*client, Verb::kPut, "b", source, &last) == Code::kOk; },
+             [&] { return last.message; });
 }
 
 TEST_CASE("memory that cannot be registered is an error over RDMA") {

@@ -14,13 +14,13 @@ Departures::Departures(std::size_t count_max)
 
 void Departures::note(std::uint64_t hash, const Departure& departure) noexcept {
   auto& records = buckets_[hash & (buckets_.size() - 1)].records;
-  Record* place = nullptr;
+  Record* place = &records.front();
   for (Record& record : records) {
     if (record.reason == 0 || record.hash == hash) {
       place = &record;
       break;
     }
-    if (place == nullptr || record.ticks < place->ticks) place = &record;
+    if (record.ticks < place->ticks) place = &record;
   }
   if (place->reason != 0 && place->hash != hash) {
     forgotten_at_ = std::max(forgotten_at_, place->ticks);

@@ -41,6 +41,20 @@ int access_for(bool is_writable) noexcept {
   return is_writable ? kIbvLocalWrite | kIbvRemoteWrite : kIbvRemoteRead;
 }
 
+// For one request alone.
+Error register_own(std::span<const Range> ranges, const RdmaDevice& device, bool is_writable,
+                   std::vector<OwnedMr>& own, Exposure& exposure) {
+  for (const auto& range : ranges) {
+    auto mr = device.register_memory(memory_at(range.begin, range.end - range.begin),
+                                     access_for(is_writable));
+    if (!mr) return mr.error();
+    exposure.windows.push_back(
+        {.base = range.begin, .bytes = range.end - range.begin, .keys = {mr.value()->remote_key}});
+    own.push_back(std::move(*mr));
+  }
+  return {Code::kOk, {}};
+}
+
 }  // namespace
 
 // What one request shows: registrations of its own, and uses of kept ones.
@@ -170,14 +184,8 @@ Result<std::unique_ptr<Shown>> ClientMemory::show(const RdmaDevice& device,
   if (merged.size() + exposure.windows.size() > kWindowsMax) {
     return Error{Code::kTooLarge, "too many pieces of memory in one request"};
   }
-  for (const auto& range : merged) {
-    auto mr = device.register_memory(memory_at(range.begin, range.end - range.begin),
-                                     access_for(is_writable));
-    if (!mr) return mr.error();
-    exposure.windows.push_back(
-        {.base = range.begin, .bytes = range.end - range.begin, .keys = {mr.value()->remote_key}});
-    showing->own.push_back(std::move(*mr));
-  }
+  const auto error = register_own(merged, device, is_writable, showing->own, exposure);
+  if (error.code != Code::kOk) return error;
   std::sort(exposure.windows.begin(), exposure.windows.end(),
             [](const Window& one, const Window& other) { return one.base < other.base; });
   const auto meets = std::adjacent_find(

@@ -166,7 +166,7 @@ Payload* RdmaConnection::on_exposed_get(const FrameHeader& header, Bytes body) {
 }
 
 Moved RdmaConnection::push(std::uint64_t request_id, DataReply data, bool takes_copy) {
-  auto node = exposures_.extract(request_id);
+  const auto node = exposures_.extract(request_id);
   if (!rail_ || node.empty() || !stream_.is_open()) {
     return TcpConnection::push(request_id, std::move(data), takes_copy);
   }

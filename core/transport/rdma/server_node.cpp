@@ -33,7 +33,7 @@ Result<std::unique_ptr<RdmaServer>> RdmaServer::open(const std::string& device, 
   if (locked_max < pool.capacity_bytes()) {
     return explain_registration(ENOMEM, pool.capacity_bytes(), locked_max);
   }
-  auto probe = server->memories_[server->default_device_]->find(
+  const auto probe = server->memories_[server->default_device_]->find(
       {.region = 0, .offset = 0, .bytes = std::min<std::uint64_t>(pool.region_bytes(0), 4096)}, 0);
   if (!probe) return probe.error();
   server->description_ =

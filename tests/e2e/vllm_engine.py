@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from infinistore.connectors.vllm import WorkerExtension
 
@@ -184,9 +185,11 @@ class Program:
         max_tokens: int,
         salt: str | None = None,
         params: list[Any] | None = None,
+        adapter: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Greedy continuations of prompts of token ids."""
+        """Greedy continuations of prompts of token ids; `adapter` is the directory of a LoRA's."""
         from vllm import SamplingParams
+        from vllm.lora.request import LoRARequest
 
         sampling = [
             SamplingParams(
@@ -201,7 +204,12 @@ class Program:
         for each in inputs:
             if salt is not None:
                 each["cache_salt"] = salt
-        outputs = self._llm.generate(inputs, sampling, use_tqdm=False)
+        lora = (
+            LoRARequest(Path(adapter).name, 1 + crc32(adapter.encode()), adapter)
+            if adapter
+            else None
+        )
+        outputs = self._llm.generate(inputs, sampling, use_tqdm=False, lora_request=lora)
         return [
             {
                 "tokens": list(output.outputs[0].token_ids),
@@ -210,6 +218,10 @@ class Program:
             }
             for output in outputs
         ]
+
+    def rpc(self, method: str) -> list[Any]:
+        """What each worker answers to a method of its extension."""
+        return list(self._llm.collective_rpc(method))
 
     def reset(self) -> bool:
         """Forgets the engine's own prefix cache."""
@@ -264,14 +276,22 @@ class Program:
         return self._llm.llm_engine.engine_core.engine_core.scheduler
 
     @property
+    def _has_worker(self) -> bool:
+        from vllm.distributed.kv_transfer import has_kv_transfer_group
+
+        return bool(has_kv_transfer_group())  # in this process: with several ranks it has none
+
+    @property
     def _worker_connector(self) -> Any:
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
         return get_kv_transfer_group()
 
     def counters(self) -> dict[str, int]:
-        """Both sides' counters since the start."""
-        sides = (self._scheduler.connector.scheduler, self._worker_connector.worker)
+        """Both sides' counters since the start, but for workers in processes of their own."""
+        sides = [self._scheduler.connector.scheduler]
+        if self._has_worker:
+            sides.append(self._worker_connector.worker)
         totals = [side.counters.totals for side in sides]
         return {name: sum(total[name] for total in totals) for name in totals[0]}
 

@@ -156,7 +156,7 @@ def block_names(hashes: Sequence[bytes], first: int = 0, end: int | None = None)
 def block_key(
     name: bytes, heads: HeadRange, *, group: int = 0, stage: int = 0, stages: int = 1
 ) -> bytes:
-    """The key of one value: a block's KV of a head range, a KV group and a pipeline stage."""
+    """The key of one value: a block's KV of a head range, a layer group and a pipeline stage."""
     return name + key_part(heads, group=group, stage=stage, stages=stages)
 
 

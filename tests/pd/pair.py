@@ -24,7 +24,8 @@ class Seen:
     saved: dict[str, str] = field(default_factory=dict)
     loaded: dict[str, str] = field(default_factory=dict)
     workers: list[dict[str, int]] = field(default_factory=list)  # their counters
-    value_bytes: int = 0
+    loaded_bytes: int = 0
+    windows: dict[str, int] = field(default_factory=dict)  # of the layers that have one
 
     @property
     def tokens(self) -> list[list[int]]:
@@ -55,7 +56,8 @@ def run(engine: EngineProcess, prompts: list[list[int]], output: int, **more: An
         for place, digest in told["loaded"].items():
             assert seen.loaded.setdefault(place, digest) == digest, f"ranks differ at {place}"
         seen.workers.append(told["counters"])
-        seen.value_bytes = told["value_bytes"]
+        seen.loaded_bytes += told["loaded_bytes"]
+        seen.windows.update(told["windows"])
     return seen
 
 
@@ -64,18 +66,27 @@ def usable_blocks(prompt: list[int], block: int) -> int:
     return (len(prompt) - 1) // block
 
 
-def names_of(prompts: list[list[int]], block: int) -> set[str]:
-    """What the keys begin with of the blocks that a decode must not compute again; no extras."""
-    names: set[str] = set()
+def wanted_places(prompts: list[list[int]], block: int, prefill: Seen) -> set[str]:
+    """All layers and heads of what a decode must not compute again; of requests without extras.
+
+    Layers with a window need the blocks in which the next token sees anything.
+    """
+    needed: dict[str, list[tuple[int, int]]] = {}  # name -> where it is in a prompt of how many
     for prompt in prompts:
         blocks = usable_blocks(prompt, block)
-        names.update(name.decode() for name in block_names(block_hashes(prompt, block))[:blocks])
-    return names
+        names = block_names(block_hashes(prompt, block))[:blocks]
+        for index, name in enumerate(names):
+            needed.setdefault(name.decode(), []).append((index, blocks))
 
+    def is_wanted(place: str) -> bool:
+        name, layer, _ = place.split("/")
+        window = prefill.windows.get(layer)
+        return any(
+            window is None or (index + 1) * block > blocks * block - window + 1
+            for index, blocks in needed.get(name, ())
+        )
 
-def places(names: set[str], saved: dict[str, str]) -> set[str]:
-    """All layers and heads of these blocks, as they were saved."""
-    return {place for place in saved if place.partition("/")[0] in names}
+    return {place for place in prefill.saved if is_wanted(place)}
 
 
 def check_loaded_is_saved(prefill: Seen, decode: Seen, wanted: set[str]) -> None:
@@ -87,4 +98,4 @@ def check_loaded_is_saved(prefill: Seen, decode: Seen, wanted: set[str]) -> None
     assert not differing, f"{len(differing)} of {len(wanted)} differ: {sorted(differing)[:5]}"
     for seen in (prefill, decode):
         assert seen.count("blocks_save_failed") == seen.count("blocks_load_failed") == 0
-    assert decode.count("bytes_loaded") == decode.count("blocks_loaded") * decode.value_bytes
+    assert decode.count("bytes_loaded") == decode.loaded_bytes

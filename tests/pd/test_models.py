@@ -16,10 +16,9 @@ from pair import (
     OUTPUT,
     Reference,
     check_loaded_is_saved,
-    names_of,
-    places,
     run,
     usable_blocks,
+    wanted_places,
     watched,
 )
 from vllm_engine import EngineProcess
@@ -49,6 +48,8 @@ CASES = {
     "bfloat16": Case("tiny-llama", {"dtype": "bfloat16"}),
     "float16": Case("tiny-llama", {"dtype": "float16"}),
     "mla": Case("tiny-deepseek", {"block_size": 16}, block=16, says_one_thing=False),
+    "window": Case("tiny-mistral", {"max_num_batched_tokens": 96}),
+    "hybrid": Case("tiny-gemma3", {"max_num_batched_tokens": 96}, decode={"transport": "tcp"}),
     "windows-as-full": Case("tiny-gemma3", {"disable_hybrid_kv_cache_manager": True}),
 }
 
@@ -69,7 +70,7 @@ def test_decode_loads_what_prefill_saved_and_says_what_plain_vllm_says(
     assert not prefill.loaded
     with watched(path, server.url, extra=case.decode, **case.engine) as engine:
         decode = run(engine, prompts, OUTPUT)
-    wanted = places(names_of(prompts, case.block), prefill.saved)
+    wanted = wanted_places(prompts, case.block, prefill)
     check_loaded_is_saved(prefill, decode, wanted)
     assert decode.cached == [usable_blocks(p, case.block) * case.block for p in prompts]
     if not case.says_one_thing:

@@ -24,18 +24,20 @@ _PIECES_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class BlockParts:
-    """The values that one block consists of: each head range of each pipeline stage."""
+    """The values that one block consists of: each head range of each stage and group of layers."""
 
     heads: tuple[HeadRange, ...]
     stages: int = 1
+    groups: int = 1
 
     def __len__(self) -> int:
-        return len(self.heads) * self.stages
+        return len(self.heads) * self.stages * self.groups
 
     def keys(self, names: Sequence[bytes]) -> list[bytes]:
         """All keys of each block, block after block: what a lookup with group=len(self) asks."""
         parts = [
-            key_part(heads, stage=stage, stages=self.stages)
+            key_part(heads, group=group, stage=stage, stages=self.stages)
+            for group in range(self.groups)
             for stage in range(self.stages)
             for heads in self.heads
         ]

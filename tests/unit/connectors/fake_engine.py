@@ -14,6 +14,7 @@ import numpy as np
 from fake_store import GPU, FakeStore
 
 from infinistore.connectors.vllm.identity import EngineShape
+from infinistore.connectors.vllm.layout import LayerGroup
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.metadata import StepPlan
 from infinistore.connectors.vllm.scheduler import SchedulerSide
@@ -25,6 +26,7 @@ BLOCK_TOKENS = 4
 LAYERS = 3
 RUN_BYTES = 64
 BLOCK_COUNT = 64
+LAYER_NAMES = [f"model.layers.{n}.attn" for n in range(LAYERS)]
 
 
 class Clock:
@@ -152,12 +154,17 @@ class Engine:
         weights: str = "w",
         device: str = "cpu",
         block_count: int = BLOCK_COUNT,
+        groups: tuple[LayerGroup, ...] = (LayerGroup((), BLOCK_TOKENS),),
         **extra: Any,
     ) -> None:
         self.settings = ConnectorSettings.of(extra)
         self._gpu = None if device == "cpu" else store.gpu
         self.shape = EngineShape(
-            block_tokens=BLOCK_TOKENS, ranks=ranks, stages=1, kv_heads=kv_heads
+            block_tokens=BLOCK_TOKENS,
+            ranks=ranks,
+            stages=1,
+            kv_heads=kv_heads,
+            groups=groups,
         )
         self.clock = Clock()
         self.links = [StoreLink(self.settings, lambda: weights) for _ in range(ranks + 1)]
@@ -172,6 +179,7 @@ class Engine:
         )
         self.workers: list[WorkerSide] = []
         self.caches: list[dict[str, FakeTensor]] = []
+        layers = [name for group in groups for name in group.layers] or LAYER_NAMES
         for rank in range(ranks):
             worker = WorkerSide(
                 self.settings,
@@ -181,10 +189,7 @@ class Engine:
                 saves=saves,
                 clock=self.clock,
             )
-            cache = {
-                f"model.layers.{n}.attn": FakeTensor(block_count, device=device)
-                for n in range(LAYERS)
-            }
+            cache = {name: FakeTensor(block_count, device=device) for name in layers}
             worker.register(cache, block_count)
             self.workers.append(worker)
             self.caches.append(cache)
@@ -209,7 +214,7 @@ class Engine:
         """A step that schedules a request for the first time, asked about before as vLLM does."""
         if request.request_id not in self.scheduler._plans:
             self.match(request, computed)
-            self.scheduler.after_allocation(request, block_ids, 0)
+            self.scheduler.after_allocation(request, [block_ids], 0)
         return StepOutput().new(request, block_ids, computed, scheduled)
 
     def compute(self, request: Request, block_ids: list[int], layer: int, end: int) -> None:

@@ -49,7 +49,7 @@ def hit_tokens(engine: Engine, request: Request) -> int:
 
 def load(engine: Engine, request: Request) -> set[int]:
     """Loads what was found; the blocks that did not come."""
-    engine.scheduler.after_allocation(request, BLOCKS, hit_tokens(engine, request))
+    engine.scheduler.after_allocation(request, [BLOCKS], hit_tokens(engine, request))
     engine.begin(StepOutput())
     engine.worker.start_loads()
     failed: set[int] = set()
@@ -125,7 +125,7 @@ def test_layers_are_loaded_one_by_one(engine: Engine, cluster: InProcessCluster)
     engine.wipe()
     request = Request("s", [*PROMPT, 1])
     assert hit_tokens(engine, request) == 600
-    engine.scheduler.after_allocation(request, BLOCKS, 600)
+    engine.scheduler.after_allocation(request, [BLOCKS], 600)
     engine.begin(StepOutput().new(request, [*BLOCKS, 155], 600, 1))
     engine.worker.start_loads()
     engine.forward(request, [*BLOCKS, 155])

@@ -86,7 +86,7 @@ def test_what_was_launched_before_a_load_does_not_overwrite_it(store: FakeStore,
         engine.compute(old, OTHERS, layer, 21)
     request = Request("s", PROMPT)
     tokens, _ = engine.match(request)
-    engine.scheduler.after_allocation(request, OTHERS, tokens or 0)
+    engine.scheduler.after_allocation(request, [OTHERS], tokens or 0)
     engine.begin(StepOutput())
     engine.worker.start_loads()
     engine.end()
@@ -95,8 +95,7 @@ def test_what_was_launched_before_a_load_does_not_overwrite_it(store: FakeStore,
 
 
 def test_pieces_of_a_gpu_are_larger(engine: Engine) -> None:
-    cache = engine.worker._cache
-    assert cache is not None
+    cache = engine.worker._groups[0].cache
     assert len(pieces_of(32, 4 << 20, cache.piece_bytes)) == 8
     assert len(pieces_of(32, 64 << 20, cache.piece_bytes)) == 32
 
@@ -158,7 +157,7 @@ def test_a_failed_copy_is_a_failed_load(engine: Engine, store: FakeStore) -> Non
     store.read_codes[key] = Code.CORRUPT
     request = Request("s", PROMPT)
     tokens, _ = engine.match(request)
-    engine.scheduler.after_allocation(request, OTHERS, tokens or 0)
+    engine.scheduler.after_allocation(request, [OTHERS], tokens or 0)
     engine.begin(StepOutput())
     engine.worker.start_loads()
     assert engine.end() == ({"s"}, {OTHERS[3]})

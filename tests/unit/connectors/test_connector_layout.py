@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infinistore.connectors.vllm.layout import in_order, map_caches, only_group
+from infinistore.connectors.vllm.layout import LayerGroup, in_order, layer_groups, map_caches
 from infinistore.errors import ConfigError
 
 torch = pytest.importorskip("torch")
@@ -24,10 +24,20 @@ class MLAAttentionSpec(FullAttentionSpec):
 
 
 class SlidingWindowSpec:
+    sliding_window = 80
+
+    def __init__(self, block_size: int = 32, extra_retained_tokens: int = 0) -> None:
+        self.block_size = block_size
+        self.extra_retained_tokens = extra_retained_tokens
+
+
+class MambaSpec:
     block_size = 32
 
 
 class UniformTypeKVCacheSpecs:
+    block_size = 32
+
     def __init__(self, **specs: Any) -> None:
         self.kv_cache_specs = specs
 
@@ -164,25 +174,32 @@ def test_layers_are_in_numeric_order() -> None:
     assert in_order(["m.10.a", "m.2.a", "m.0.a"]) == ["m.0.a", "m.2.a", "m.10.a"]
 
 
-def test_full_attention_and_mla_are_taken() -> None:
+def test_full_attention_mla_and_windows_are_taken() -> None:
     for spec in (FullAttentionSpec(), MLAAttentionSpec()):
-        assert only_group(config(spec)).kv_cache_spec is spec
-    only_group(config(UniformTypeKVCacheSpecs(a=FullAttentionSpec(), b=MLAAttentionSpec())))
+        assert layer_groups(config(spec)) == (LayerGroup(("a", "b"), 32),)
+    both = UniformTypeKVCacheSpecs(a=FullAttentionSpec(), b=MLAAttentionSpec())
+    assert layer_groups(config(both)) == (LayerGroup(("a", "b"), 32),)
+    windows = [
+        group.window for group in layer_groups(config(SlidingWindowSpec(), FullAttentionSpec()))
+    ]
+    assert windows == [80, None]
 
 
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
         (
-            [FullAttentionSpec(), SlidingWindowSpec()],
-            "2 KV cache groups .FullAttentionSpec of 2 layers; SlidingWindowSpec of 2 layers.",
+            [FullAttentionSpec(), MambaSpec()],
+            "is FullAttentionSpec of 2 layers; MambaSpec of 2 layers; the connector handles",
         ),
-        ([SlidingWindowSpec()], "SlidingWindowSpec of 2 layers; .* full attention only"),
-        ([UniformTypeKVCacheSpecs(a=SlidingWindowSpec())], "full attention only"),
+        ([MambaSpec()], "MambaSpec of 2 layers; .* full attention and sliding windows"),
+        ([UniformTypeKVCacheSpecs(a=SlidingWindowSpec(), b=FullAttentionSpec())], "Uniform"),
+        ([SlidingWindowSpec(extra_retained_tokens=2)], "full attention and sliding windows"),
+        ([FullAttentionSpec(), SlidingWindowSpec(block_size=16)], "blocks of 32, 16 tokens"),
     ],
 )
 def test_other_groups_are_refused_in_one_line_with_the_remedy(specs: list[Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refusal:
-        only_group(config(*specs))
+        layer_groups(config(*specs))
     assert "--disable-hybrid-kv-cache-manager" in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -116,7 +116,7 @@ def test_a_lease_ends_with_the_load(engine: Engine, store: FakeStore) -> None:
     request = Request("r", PROMPT)
     saved(store, request)
     engine.match(request)
-    engine.scheduler.after_allocation(request, BLOCKS, 20)
+    engine.scheduler.after_allocation(request, [BLOCKS], 20)
     engine.begin(StepOutput())
     assert store.leases
     engine.worker.start_loads()
@@ -129,7 +129,7 @@ def test_a_lease_ends_when_nothing_is_loaded(engine: Engine, store: FakeStore) -
     request = Request("r", PROMPT)
     saved(store, request)
     engine.match(request)
-    engine.scheduler.after_allocation(request, BLOCKS, 0)
+    engine.scheduler.after_allocation(request, [BLOCKS], 0)
     assert not store.leases
 
 
@@ -148,7 +148,7 @@ def test_a_request_aborted_in_its_load_keeps_the_lease_until_the_bytes_stop(
     saved(store, request)
     store.hold_reads = True
     engine.match(request)
-    engine.scheduler.after_allocation(request, BLOCKS, 20)
+    engine.scheduler.after_allocation(request, [BLOCKS], 20)
     engine.begin(StepOutput())
     engine.worker.start_loads()
     engine.scheduler.on_finished(request)
@@ -165,7 +165,7 @@ def test_only_the_blocks_beyond_the_engines_own_are_loaded(
     request = Request("r", PROMPT)
     saved(store, request)
     assert engine.match(request, computed=8) == (12, True)
-    engine.scheduler.after_allocation(request, BLOCKS, 12)
+    engine.scheduler.after_allocation(request, [BLOCKS], 12)
     plan = engine.begin(StepOutput())
     assert [load.block_ids for load in plan.loads] == [BLOCKS[2:5]]
     assert plan.loads[0].names == engine.scheduler._plans["r"].names(2, 5)
@@ -179,7 +179,7 @@ def test_a_request_that_failed_to_load_computes_and_does_not_try_for_ever(
     engine.match(request)
     # A store that says that it has the blocks, and cannot give them.
     store.read_codes = {key: Code.TIMEOUT for _, key in store.sealed}
-    engine.scheduler.after_allocation(request, BLOCKS, 20)
+    engine.scheduler.after_allocation(request, [BLOCKS], 20)
     engine.begin(StepOutput())
     engine.worker.start_loads()
     assert engine.end() == ({"r"}, set(BLOCKS[:5]))
@@ -196,7 +196,8 @@ def test_a_prefill_saves_each_whole_block_with_its_parent(engine: Engine, store:
 
 
 def collect(engine: Engine, output: StepOutput) -> BlockSaves:
-    return engine.begin(output).saves
+    saves = engine.begin(output).saves
+    return saves[0] if saves else BlockSaves()
 
 
 def test_a_chunked_prefill_saves_a_block_in_the_step_that_fills_it(engine: Engine) -> None:
@@ -227,14 +228,14 @@ def test_blocks_that_the_store_has_are_not_sent_again(engine: Engine, store: Fak
     request = Request("r", PROMPT)
     saved(store, request)
     engine.match(request, computed=8)
-    engine.scheduler.after_allocation(request, BLOCKS, 12)
+    engine.scheduler.after_allocation(request, [BLOCKS], 12)
     assert len(collect(engine, engine.admitted(request, BLOCKS, 20, 1))) == 0
 
 
 def test_local_hits_that_the_store_lost_are_sent_again(engine: Engine, store: FakeStore) -> None:
     request = Request("r", PROMPT)
     assert engine.match(request, computed=16) == (0, False)
-    engine.scheduler.after_allocation(request, BLOCKS, 0)
+    engine.scheduler.after_allocation(request, [BLOCKS], 0)
     saves = collect(engine, engine.admitted(request, BLOCKS, 16, 5))
     assert saves.depths == [0, 1, 2, 3, 4]
 
@@ -244,7 +245,7 @@ def test_requests_that_begin_alike_in_one_step_save_a_block_once(engine: Engine)
     output = engine.admitted(first, BLOCKS, 0, 21)
     blocks = [*BLOCKS[:2], 20, 21, 22]
     engine.match(second, 8)
-    engine.scheduler.after_allocation(second, blocks, 0)
+    engine.scheduler.after_allocation(second, [blocks], 0)
     saves = collect(engine, output.new(second, blocks, 8, 9))
     assert saves.block_ids == [*BLOCKS[:5], 20, 21]
     assert len(set(saves.names)) == len(saves)
@@ -254,7 +255,7 @@ def test_a_preempted_request_is_saved_from_its_new_blocks(engine: Engine) -> Non
     request = Request("r", PROMPT)
     collect(engine, engine.admitted(request, BLOCKS[:3], 0, 9))
     engine.match(request)
-    engine.scheduler.after_allocation(request, [20, 21, 22, 23, 24, 25], 0)
+    engine.scheduler.after_allocation(request, [[20, 21, 22, 23, 24, 25]], 0)
     resumed = StepOutput().running(request, [20, 21, 22, 23, 24, 25], 0, 21, resumed=True)
     saves = collect(engine, resumed)
     assert saves.block_ids == [20, 21, 22, 23, 24]

@@ -35,7 +35,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def load(engine: Engine, request: Request) -> None:
     tokens, _ = engine.match(request)
-    engine.scheduler.after_allocation(request, OTHERS, tokens or 0)
+    engine.scheduler.after_allocation(request, [OTHERS], tokens or 0)
     engine.begin(StepOutput())
     engine.worker.start_loads()
     engine.end()

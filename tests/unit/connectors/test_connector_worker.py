@@ -36,7 +36,7 @@ def load(engine: Engine, request: Request, block_ids: list[int]) -> None:
     """A request whose blocks are in the store, up to the step that loads them."""
     tokens, _ = engine.match(request)
     assert tokens
-    engine.scheduler.after_allocation(request, block_ids, tokens)
+    engine.scheduler.after_allocation(request, [block_ids], tokens)
 
 
 def test_a_layer_is_on_its_way_before_the_next_one_computes(

@@ -49,8 +49,12 @@ class InfiniStoreWorkerState(_WorkerMetadata):  # type: ignore[misc]
         )
 
 
-# Named or not by the version, it says that the connector knows of several KV groups: it refuses
-# them itself, with the remedy, where vLLM would quietly switch its hybrid memory off.
+# Versions without it cannot take back a request whose load failed, only blocks.
+_TransferResults: Any = getattr(base, "KVConnectorTransferResults", None)
+
+# Named or not by the version, it says that the connector knows of several KV groups: those that it
+# does not serve it refuses itself, with the remedy, where vLLM would quietly switch its hybrid
+# memory off.
 _SupportsHMA: Any = getattr(base, "SupportsHMA", object)
 
 
@@ -64,6 +68,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
         identity.check_failure_policy(vllm_config, settings)
         identity.check_load_mode(vllm_config, settings)
         shape = identity.engine_shape(vllm_config, kv_cache_config)
+        identity.check_windows(shape, settings, takes_requests_back=_TransferResults is not None)
         self._block_count = kv_cache_config.num_blocks
         self.link = StoreLink(
             settings, lambda: identity.namespace(vllm_config, kv_cache_config, settings)
@@ -146,8 +151,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
         return self._scheduler.matched_tokens(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        block_ids = blocks.get_block_ids()[0]
-        self._scheduler.after_allocation(request, block_ids, num_external_tokens)
+        self._scheduler.after_allocation(request, blocks.get_block_ids(), num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> InfiniStoreMetadata:
         return InfiniStoreMetadata(self._scheduler.build_step(scheduler_output))
@@ -159,6 +163,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
             set(connector_output.invalid_block_ids or ()),
             state.is_saving if isinstance(state, InfiniStoreWorkerState) else True,
             state.wanted_epoch if isinstance(state, InfiniStoreWorkerState) else "",
+            getattr(connector_output, "failed_recving", None) or (),
         )
 
     def reset_cache(self) -> bool:
@@ -205,6 +210,13 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         return None, self._worker.take_finished()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """In versions that have it vLLM asks this instead of `get_finished`."""
+        finished = self._worker.take_finished()
+        return _TransferResults(
+            finished_recving=finished, failed_recving=self._worker.take_failed()
+        )
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._worker.take_invalid()

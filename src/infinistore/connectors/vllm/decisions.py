@@ -34,6 +34,14 @@ def last_to_save(known_tokens: int, tokens_after_step: int, block_tokens: int) -
     return min(known_tokens, tokens_after_step) // block_tokens
 
 
+def is_kept(block: int, block_tokens: int, computed_tokens: int, window: int | None) -> bool:
+    """Whether the engine holds a block of a request when it computes the token after those.
+
+    It has given back what no further token sees; those that it never had count as given back.
+    """
+    return window is None or (block + 1) * block_tokens > computed_tokens - window + 1
+
+
 class Verdict(enum.Enum):
     """What to make of a lookup."""
 

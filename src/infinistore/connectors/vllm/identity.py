@@ -7,12 +7,13 @@ import json
 import logging
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infinistore.connectors._blocks import BlockParts
-from infinistore.connectors.vllm.layout import only_group
+from infinistore.connectors.vllm.layout import LayerGroup, in_order, layer_groups
 from infinistore.connectors.vllm.settings import LAYERWISE, ConnectorSettings
 from infinistore.connectors.vllm.weights import UnknownWeights, digest_directory
 from infinistore.errors import ConfigError
@@ -29,11 +30,18 @@ class EngineShape:
     ranks: int
     stages: int
     kv_heads: int
+    groups: tuple[LayerGroup, ...]
 
     @property
     def parts(self) -> BlockParts:
         """The values that make up one block."""
-        return BlockParts(tuple(head_ranges(self.ranks, self.kv_heads)), self.stages)
+        heads = head_ranges(self.ranks, self.kv_heads)
+        return BlockParts(tuple(heads), self.stages, len(self.groups))
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a request holds unlike blocks of its groups, or not all of one."""
+        return len(self.groups) > 1 or self.groups[0].window is not None
 
     def heads(self, rank: int) -> HeadRange:
         """The heads that a worker holds."""
@@ -51,12 +59,18 @@ def engine_shape(vllm_config: Any, kv_cache_config: Any) -> EngineShape:
         if getattr(parallel, name, 1) > 1:
             raise ConfigError(f"{name} > 1 spreads a block over ranks; the connector needs it at 1")
     model = vllm_config.model_config
-    group = only_group(kv_cache_config)
+    groups = layer_groups(kv_cache_config)
+    if len(groups) > 1 and parallel.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"this model has {len(groups)} KV cache groups; the connector handles several with "
+            "pipeline_parallel_size = 1 only"
+        )
     return EngineShape(
-        block_tokens=group.kv_cache_spec.block_size,
+        block_tokens=groups[0].block_tokens,
         ranks=parallel.tensor_parallel_size,
         stages=parallel.pipeline_parallel_size,
         kv_heads=1 if model.use_mla else model.get_total_num_kv_heads(),
+        groups=groups,
     )
 
 
@@ -94,6 +108,27 @@ def check_load_mode(vllm_config: Any, settings: ConnectorSettings) -> None:
         )
 
 
+def check_windows(
+    shape: EngineShape, settings: ConnectorSettings, *, takes_requests_back: bool
+) -> None:
+    """Refuses to load part of a request's blocks where one that fails could not be made good.
+
+    What is left of the others then has holes, so that the request must begin anew.
+    """
+    if not shape.has_windows:
+        return
+    if not takes_requests_back:
+        raise ConfigError(
+            "this model has sliding windows, and this vLLM cannot take a request back whose load "
+            "failed: start it with --disable-hybrid-kv-cache-manager, or take a later one"
+        )
+    if settings.load_mode == LAYERWISE:
+        raise ConfigError(
+            'load_mode is "layerwise" and the model has sliding windows: after a block that does '
+            'not come, vLLM could not begin the request anew. Say "load_mode": "async"'
+        )
+
+
 def namespace(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSettings) -> str:
     """The namespace of an engine's blocks; may read all weights once, so it takes its time."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
@@ -104,13 +139,22 @@ def namespace(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSetting
             weights=weights_identity(vllm_config, settings),
             dtype=_type_name(model.dtype),
             cache_dtype=_type_name(cache.cache_dtype),
-            layout=layout_identity(vllm_config, kv_cache_config, shape.block_tokens),
+            layout=layout_identity(vllm_config, kv_cache_config, shape.block_tokens)
+            + _groups_identity(shape.groups),
             block_tokens=shape.block_tokens,
             layers=model.hf_text_config.num_hidden_layers,
             kv_heads=shape.kv_heads,
             head_size=model.get_head_size(),
         )
     )
+
+
+def _groups_identity(groups: Sequence[LayerGroup]) -> str:
+    """Which layers are in which group, if there are several: vLLM may choose otherwise one day."""
+    if len(groups) == 1:
+        return ""
+    text = json.dumps([(in_order(group.layers), group.window) for group in groups])
+    return f".groups{len(groups)}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _type_name(value: Any) -> str:

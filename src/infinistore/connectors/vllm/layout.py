@@ -1,4 +1,4 @@
-"""vLLM's KV cache as it lies in memory: one group of layers, each block one or two runs a layer.
+"""vLLM's KV cache as it lies in memory: groups of layers, each block one or two runs a layer.
 
 In main memory, or in that of one CUDA GPU. Blocks are opaque: a CPU kernel packs K as its
 instruction set likes, a GPU's kernel orders heads and tokens as it likes. Only whole blocks move.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from infinistore.connectors._blocks import CacheMap, PlaneView
@@ -26,31 +27,60 @@ class TensorLike(Protocol):
     def element_size(self) -> int: ...
 
 
-def only_group(kv_cache_config: Any) -> Any:
-    """The one group of layers with one block table that this connector handles.
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers with one block table; blocks before the window of the next token are given back."""
 
-    Raises `ConfigError` naming the groups if there are several, or if blocks of it go away while
-    their request lives (windows, states).
+    layers: tuple[str, ...]
+    block_tokens: int
+    window: int | None = None  # tokens that a layer sees; None: all before
+
+
+def layer_groups(kv_cache_config: Any) -> tuple[LayerGroup, ...]:
+    """The groups of layers that share a block table.
+
+    Raises `ConfigError` naming the groups if one has no blocks of tokens (states), or gives them
+    back by another rule than that of a sliding window.
     """
     groups = kv_cache_config.kv_cache_groups
-    names = [
+    kinds = "; ".join(
         f"{type(group.kv_cache_spec).__name__} of {len(group.layer_names)} layers"
         for group in groups
-    ]
-    if len(groups) != 1:
+    )
+    read = tuple(_layer_group(group, kinds) for group in groups)
+    if len({group.block_tokens for group in read}) != 1:
+        sizes = ", ".join(str(group.block_tokens) for group in read)
         raise ConfigError(
-            f"this model has {len(groups)} KV cache groups ({'; '.join(names)}); the connector "
-            "handles one: start vLLM with --disable-hybrid-kv-cache-manager, or without it"
+            f"this model's KV cache groups ({kinds}) have blocks of {sizes} tokens; the connector "
+            "needs them alike: start vLLM with --disable-hybrid-kv-cache-manager, or without it"
         )
-    spec = groups[0].kv_cache_spec
+    return read
+
+
+def _layer_group(group: Any, kinds: str) -> LayerGroup:
+    spec = group.kv_cache_spec
     inner = list(getattr(spec, "kv_cache_specs", {"": spec}).values())
-    # By name, for MLA and full attention share no base class in every version.
-    if not all(any("FullAttention" in c.__name__ for c in type(s).__mro__) for s in inner):
+    windows = {_window(each) for each in inner}
+    is_kept = getattr(group, "enable_kv_transfer", True) and not getattr(
+        group, "host_resident", False
+    )
+    if len(windows) != 1 or 0 in windows or not is_kept:
         raise ConfigError(
-            f"the KV cache is {names[0]}; the connector handles full attention only: "
+            f"the KV cache is {kinds}; the connector handles full attention and sliding windows: "
             "start vLLM with --disable-hybrid-kv-cache-manager, or without it"
         )
-    return groups[0]
+    return LayerGroup(tuple(group.layer_names), spec.block_size, windows.pop())
+
+
+def _window(spec: Any) -> int | None:
+    """Tokens that a layer sees; None: all before. 0: by another rule than these two."""
+    # By name, for MLA and full attention share no base class in every version.
+    if any("FullAttention" in c.__name__ for c in type(spec).__mro__):
+        return None
+    retained: Any = getattr(spec, "extra_retained_tokens", None)
+    if type(spec).__name__ != "SlidingWindowSpec" or retained:
+        return 0
+    return int(spec.sliding_window)
 
 
 def in_order(layer_names: Sequence[str]) -> list[str]:

@@ -5,7 +5,8 @@ A load is over only when its copies are: a block whose bytes may still arrive is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import numpy as np
 
 from infinistore.connectors._blocks import Addresses, CacheMap, pieces_of
 from infinistore.connectors.vllm.fencing import fence
+from infinistore.connectors.vllm.groups import GroupCache
+from infinistore.connectors.vllm.metadata import BlockLoad
 from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
 
 if TYPE_CHECKING:
@@ -24,79 +27,97 @@ class LoadedBlocks:
     """The end of one request's asynchronous load."""
 
     request_id: str
-    loaded: int
-    failed_ids: list[int]
+    loaded: int = 0
+    loaded_bytes: int = 0
+    failed_ids: list[int] = field(default_factory=list)
     causes: frozenset[Code] = frozenset()
     corrupt: int = 0  # of those that failed
     seconds: float = 0.0
 
 
 @dataclass(slots=True)
+class _Part:
+    """A group's blocks of a load."""
+
+    block_ids: list[int]
+    value_bytes: int
+    batch: Any  # None: it could not even be submitted
+
+    @property
+    def is_done(self) -> bool:
+        return self.batch is None or bool(self.batch.done)
+
+
+@dataclass(slots=True)
 class _Pending:
     request_id: str
-    block_ids: list[int]
-    batch: Any  # None: it could not even be submitted
+    parts: list[_Part]
     began_s: float
     is_void: bool = False  # what it loaded must not be used
+
+    @property
+    def batches(self) -> list[Any]:
+        return [part.batch for part in self.parts if part.batch is not None]
 
 
 @dataclass(slots=True)
 class AsyncLoads:
     """Loads between steps: submitted in one, reported in the step in which they have ended."""
 
-    cache: CacheMap
+    groups: Sequence[GroupCache]
     timeout_s: float
     clock: Callable[[], float]
     drop_link: Callable[[], None]  # ends all copies
     _pending: list[_Pending] = field(default_factory=list)
 
-    def start(
-        self, client: Client | None, request_id: str, keys: list[bytes], block_ids: list[int]
-    ) -> None:
-        """Asks for the blocks, all layers of each."""
-        batch, began_s = None, self.clock()
+    def start(self, client: Client | None, loads: Iterable[BlockLoad]) -> None:
+        """Asks for the blocks, all layers of each; a request may have a load for each group."""
+        by_request: dict[str, list[BlockLoad]] = {}
+        for load in loads:
+            by_request.setdefault(load.request_id, []).append(load)
+        for request_id, of_request in by_request.items():
+            began_s = self.clock()
+            parts = [self._ask(client, load) for load in of_request]
+            self._pending.append(_Pending(request_id, parts, began_s))
+
+    def _ask(self, client: Client | None, load: BlockLoad) -> _Part:
+        group = self.groups[load.group]
+        cache = group.cache
+        part = _Part(load.block_ids, cache.value_bytes, None)
         if client is not None:
-            try:
-                batch = client.read_segments(
-                    keys,
-                    self.cache.segments(self.cache.addresses(block_ids), while_computing=False),
-                    value_bytes=self.cache.value_bytes,
+            with contextlib.suppress(InfiniStoreError):
+                part.batch = client.read_segments(
+                    group.keys(load.names),
+                    cache.segments(cache.addresses(load.block_ids), while_computing=False),
+                    value_bytes=cache.value_bytes,
                 )
-            except InfiniStoreError:
-                batch = None
-        self._pending.append(_Pending(request_id, block_ids, batch, began_s))
+        return part
 
     def wait(self, timeout_s: float) -> bool:
         """Waits a moment for the oldest load; False if there is none."""
         if not self._pending:
             return False
-        batch = self._pending[0].batch
-        if batch is not None and not batch.done:
-            try:
-                batch.wait(timeout_s)
-            except RequestTimeoutError:
-                return True
+        unfinished = [part.batch for part in self._pending[0].parts if not part.is_done]
+        if unfinished:
+            with contextlib.suppress(RequestTimeoutError):
+                unfinished[0].wait(timeout_s)
         return True
 
     def void(self) -> None:
         """Ends all loads now: the weights change, and what they have loaded is of no use."""
-        fence([p.batch for p in self._pending if p.batch is not None], self.drop_link)
+        fence([batch for pending in self._pending for batch in pending.batches], self.drop_link)
         for pending in self._pending:
             pending.is_void = True
 
     def take_ended(self) -> list[LoadedBlocks]:
         """The loads that have ended since the last call, each in exactly one way."""
         now = self.clock()
-        late = [
-            p.batch
-            for p in self._pending
-            if p.batch is not None and now > p.began_s + self.timeout_s
-        ]
-        fence(late, self.drop_link)
+        late = [p for p in self._pending if now > p.began_s + self.timeout_s]
+        fence([batch for pending in late for batch in pending.batches], self.drop_link)
         ended: list[LoadedBlocks] = []
         waiting: list[_Pending] = []
         for pending in self._pending:
-            if pending.batch is None or pending.batch.done:
+            if all(part.is_done for part in pending.parts):
                 ended.append(_outcome(pending, now - pending.began_s))
             else:
                 waiting.append(pending)
@@ -105,18 +126,21 @@ class AsyncLoads:
 
 
 def _outcome(pending: _Pending, seconds: float) -> LoadedBlocks:
-    if pending.batch is None:
-        causes = frozenset({Code.DISCONNECTED})
-        failed = list(pending.block_ids)
-        return LoadedBlocks(pending.request_id, 0, failed, causes, seconds=seconds)
-    codes = [Code(code) for code in pending.batch.wait(0)]
-    if pending.is_void:
-        codes = [Code.CANCELLED] * len(codes)
-    failed = [b for b, code in zip(pending.block_ids, codes, strict=True) if code != Code.OK]
-    causes = frozenset(code for code in codes if code != Code.OK)
-    corrupt = codes.count(Code.CORRUPT)
-    loaded = len(codes) - len(failed)
-    return LoadedBlocks(pending.request_id, loaded, failed, causes, corrupt, seconds)
+    ended = LoadedBlocks(pending.request_id, seconds=seconds)
+    for part in pending.parts:
+        if part.batch is None:
+            codes = [Code.DISCONNECTED] * len(part.block_ids)
+        else:
+            codes = [Code(code) for code in part.batch.wait(0)]
+        if pending.is_void:
+            codes = [Code.CANCELLED] * len(codes)
+        failed = [b for b, code in zip(part.block_ids, codes, strict=True) if code != Code.OK]
+        ended.failed_ids += failed
+        ended.loaded += len(codes) - len(failed)
+        ended.loaded_bytes += (len(codes) - len(failed)) * part.value_bytes
+        ended.causes |= {code for code in codes if code != Code.OK}
+        ended.corrupt += codes.count(Code.CORRUPT)
+    return ended
 
 
 class LayerLoads:
@@ -124,14 +148,17 @@ class LayerLoads:
 
     def __init__(
         self,
-        cache: CacheMap,
+        group: GroupCache,
         client: Client | None,
-        keys: list[bytes],
-        block_ids: list[int],
+        loads: Sequence[BlockLoad],
         drop_link: Callable[[], None],
     ) -> None:
+        cache = group.cache
+        keys = group.keys(name for load in loads for name in load.names)
+        block_ids = [block_id for load in loads for block_id in load.block_ids]
         self._drop_link = drop_link
         self._block_ids = block_ids
+        self._value_bytes = cache.value_bytes
         self._layers = len(cache.layers)
         self._pieces = pieces_of(self._layers, cache.layer_bytes * len(keys), cache.piece_bytes)
         self._batches: list[Any] = []  # of each piece
@@ -207,3 +234,8 @@ class LayerLoads:
     def loaded(self) -> int:
         """Blocks that came whole, once all layers were waited for."""
         return len(self._block_ids) - len(self._failed)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of those."""
+        return self.loaded * self._value_bytes

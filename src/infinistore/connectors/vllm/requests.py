@@ -21,13 +21,18 @@ class RequestPlan:
         self.request = request
         self.extras = extras  # None: this request is not cached
         self.chain = BlockChain(block_tokens, extras.of_block if extras else None)
-        self.block_ids: list[int] = []
+        self.block_ids: list[list[int]] = []  # of each group
         self.saved = 0  # blocks before this one were offered to the store, or are in it
         self.in_store: int | None = None  # what the last lookup found
         self.lookup: Lookup | None = None
         self.asked_computed = 0  # computed tokens at the last question
         self.loading_leases: list[int] = []  # of an asynchronous load on its way
         self.has_failed = False  # a load failed: no other is tried, or it might go on for ever
+
+    def note_failure(self) -> None:
+        """A load of it failed: its blocks are computed."""
+        self.has_failed = True
+        self.in_store = None
 
     def hashes(self, blocks: int) -> list[bytes]:
         """The chain, at least `blocks` long."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from infinistore.connectors._blocks import CacheMap, pieces_of
+from infinistore.connectors._blocks import pieces_of
 from infinistore.connectors.vllm.fencing import fence
+from infinistore.connectors.vllm.groups import GroupCache
 from infinistore.connectors.vllm.metadata import BlockSaves
 from infinistore.errors import Code, InfiniStoreError, RequestTimeoutError
 
@@ -61,11 +62,24 @@ class SaveReport:
     """What became of a step's blocks."""
 
     saved: int = 0
+    saved_bytes: int = 0
     present: int = 0
     failed: int = 0
     is_withdrawn: bool = False  # because a load that these blocks build on failed
     is_link_lost: bool = False
     causes: frozenset[Code] = frozenset()
+
+    def __add__(self, other: SaveReport) -> SaveReport:
+        """What became of both groups' blocks."""
+        return SaveReport(
+            self.saved + other.saved,
+            self.saved_bytes + other.saved_bytes,
+            self.present + other.present,
+            self.failed + other.failed,
+            self.is_withdrawn or other.is_withdrawn,
+            self.is_link_lost or other.is_link_lost,
+            self.causes | other.causes,
+        )
 
 
 @dataclass(slots=True)
@@ -106,20 +120,18 @@ class _Fate:
 
 
 class StepSave:
-    """The blocks of one step on their way: submitted in pieces, then finished once."""
+    """A group's blocks of one step on their way: submitted in pieces, then finished once."""
 
     def __init__(
         self,
         client: Client,
-        cache: CacheMap,
-        keys: list[bytes],
+        group: GroupCache,
         saves: BlockSaves,
-        parents: list[bytes | None],
     ) -> None:
         self._client = client
-        self._cache = cache
-        self._keys = keys
-        self._parents = parents
+        self._cache = cache = group.cache
+        self._keys = keys = group.keys(saves.names)
+        self._parents = [parent + group.key_part if parent else None for parent in saves.parents]
         self._depths = saves.depths
         # Once for all layers: between two of them our code finds the CPU's caches full of others'.
         self._addresses = cache.addresses(saves.block_ids)
@@ -223,7 +235,10 @@ class StepSave:
                 unfinished.append(key)
         causes = frozenset(fate.cause for fate in fates if fate.cause is not None)
         is_lost = self._is_link_lost or not causes <= _REFUSALS
-        report = SaveReport(saved, present, len(unfinished), self._is_poisoned, is_lost, causes)
+        saved_bytes = saved * self._cache.value_bytes
+        report = SaveReport(
+            saved, saved_bytes, present, len(unfinished), self._is_poisoned, is_lost, causes
+        )
         return report, unfinished
 
     def _withdraw(self, keys: list[bytes]) -> None:

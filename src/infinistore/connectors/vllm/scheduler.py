@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infinistore.connectors import _spans
@@ -90,10 +90,12 @@ class SchedulerSide:
         tokens = decisions.external_tokens(blocks, computed_tokens, self._block_tokens)
         return tokens, tokens > 0 and self._settings.load_mode == ASYNC
 
-    def after_allocation(self, request: Any, block_ids: list[int], external: int) -> None:
-        """Notes the blocks to load, if any; lets the lease go if none."""
+    def after_allocation(
+        self, request: Any, block_ids: Sequence[Sequence[int]], external: int
+    ) -> None:
+        """Notes the blocks of each group to load, if any; lets the lease go if none."""
         plan = self._plan(request)
-        plan.block_ids = list(block_ids)
+        plan.block_ids = [list(ids) for ids in block_ids]
         self._old.allocated(request.request_id, plan.asked_computed)
         lookup, plan.lookup = plan.lookup, None
         if external <= 0:
@@ -102,18 +104,35 @@ class SchedulerSide:
         first = plan.asked_computed // self._block_tokens
         end = first + external // self._block_tokens
         lease_ids = lookup.lease_ids if lookup else []
-        load = BlockLoad(
-            request_id=request.request_id,
-            names=plan.names(first, end),
-            block_ids=plan.block_ids[first:end],
-        )
-        self._to_load.append(load)
+        self._to_load += self._loads_of(plan, first, end)
         self.counters.add("tokens_hit", external)
         if self._settings.load_mode == ASYNC:
             plan.loading_leases = lease_ids
             self._loading[request.request_id] = plan
         else:
             self._step_leases.append((lease_ids, self._steps_ahead))
+
+    def _loads_of(self, plan: RequestPlan, first: int, end: int) -> list[BlockLoad]:
+        """What each group is to load of blocks [first, end): with a window, only where it is."""
+        names = plan.names(first, end)
+        loads = []
+        for number, group in enumerate(self.shape.groups):
+            wanted = [
+                index
+                for index in range(first, end)
+                if decisions.is_kept(
+                    index, self._block_tokens, end * self._block_tokens, group.window
+                )
+            ]
+            load = BlockLoad(
+                request_id=plan.request.request_id,
+                names=[names[index - first] for index in wanted],
+                block_ids=[plan.block_ids[number][index] for index in wanted],
+                group=number,
+            )
+            if wanted:
+                loads.append(load)
+        return loads
 
     def build_step(self, output: Any) -> StepPlan:
         """The plan of a step; after this the step is the workers'."""
@@ -170,12 +189,21 @@ class SchedulerSide:
         self._move(epoch)
 
     def on_output(
-        self, finished: Iterable[str], invalid: set[int], is_saving: bool, wanted_epoch: str = ""
+        self,
+        finished: Iterable[str],
+        invalid: set[int],
+        is_saving: bool,
+        wanted_epoch: str = "",
+        failed: Iterable[str] = (),
     ) -> None:
         """Ends the loads that the workers report, with their leases."""
         self._is_saving = is_saving
         if wanted_epoch:
             self.set_epoch(wanted_epoch)
+        for request_id in failed:
+            plan = self._loading.get(request_id)
+            if plan is not None:
+                plan.note_failure()
         for request_id in finished:
             plan = self._loading.pop(request_id, None)
             if plan is not None:
@@ -301,38 +329,39 @@ class SchedulerSide:
 
     def _note_failures(self, invalid: set[int]) -> None:
         for plan in [*self._plans.values(), *self._loading.values()]:
-            if not invalid.isdisjoint(plan.block_ids):
-                plan.has_failed = True
-                plan.in_store = None
+            if any(not invalid.isdisjoint(ids) for ids in plan.block_ids):
+                plan.note_failure()
 
     # Saves.
 
-    def _collect_saves(self, output: Any) -> BlockSaves:
-        saves = BlockSaves()
+    def _collect_saves(self, output: Any) -> list[BlockSaves]:
+        saves = [BlockSaves(group=number) for number in range(len(self.shape.groups))]
         for new in output.scheduled_new_reqs:
-            self._admit(new.req_id, new.block_ids[0], new.num_computed_tokens)
+            self._admit(new.req_id, new.block_ids, new.num_computed_tokens)
             self._save(saves, new.req_id, new.num_computed_tokens, output)
         cached = output.scheduled_cached_reqs
         for index, request_id in enumerate(cached.req_ids):
             computed = cached.num_computed_tokens[index]
             fresh = cached.new_block_ids[index]
             if request_id in cached.resumed_req_ids:
-                self._admit(request_id, fresh[0], computed)
+                self._admit(request_id, fresh, computed)
             elif fresh is not None and request_id in self._plans:
-                self._plans[request_id].block_ids.extend(fresh[0])
+                plan = self._plans[request_id]
+                for ids, more in zip(plan.block_ids, fresh, strict=True):
+                    ids.extend(more)
             self._save(saves, request_id, computed, output)
-        return saves
+        return [of_group for of_group in saves if of_group]
 
-    def _admit(self, request_id: str, block_ids: list[int], computed: int) -> None:
+    def _admit(self, request_id: str, block_ids: Sequence[Sequence[int]], computed: int) -> None:
         plan = self._plans.get(request_id)
         if plan is not None:
-            plan.block_ids = list(block_ids)
+            plan.block_ids = [list(ids) for ids in block_ids]
             # One that never asks offers all: the store says what it has.
             in_store = plan.in_store if self._loads else 0
             plan.saved = decisions.first_to_save(computed, self._block_tokens, in_store)
             plan.in_store = None
 
-    def _save(self, saves: BlockSaves, request_id: str, computed: int, output: Any) -> None:
+    def _save(self, saves: list[BlockSaves], request_id: str, computed: int, output: Any) -> None:
         plan = self._plans.get(request_id)
         if plan is None or plan.extras is None or not self._saves:
             return
@@ -344,20 +373,28 @@ class SchedulerSide:
         end = decisions.last_to_save(
             plan.request.num_tokens, computed + scheduled, self._block_tokens
         )
-        end = min(end, len(plan.block_ids))
+        end = min(end, *map(len, plan.block_ids))
         if end <= plan.saved:
             return
+        for of_group, group in zip(saves, self.shape.groups, strict=True):
+            self._save_group(of_group, plan, end, computed, group.window)
+            of_group.by_layer = of_group.by_layer or scheduled > 1
+        plan.saved = end
+
+    def _save_group(
+        self, saves: BlockSaves, plan: RequestPlan, end: int, computed: int, window: int | None
+    ) -> None:
         before = max(0, plan.saved - 1)
         names = plan.names(before, end)
         # Requests that begin alike in one step share blocks: one of them saves.
         offered = set(saves.names)
         for index in range(plan.saved, end):
             name = names[index - before]
-            if name in offered:
+            if name in offered or not decisions.is_kept(
+                index, self._block_tokens, computed, window
+            ):
                 continue
             saves.names.append(name)
             saves.parents.append(names[index - 1 - before] if index else b"")
             saves.depths.append(index)
-            saves.block_ids.append(plan.block_ids[index])
-        saves.by_layer = saves.by_layer or scheduled > 1
-        plan.saved = end
+            saves.block_ids.append(plan.block_ids[saves.group][index])

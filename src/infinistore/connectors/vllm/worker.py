@@ -12,17 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from infinistore.connectors import _spans, _streams
-from infinistore.connectors._blocks import CacheMap
 from infinistore.connectors.vllm.counters import Counters, Warner
+from infinistore.connectors.vllm.groups import GroupCache, LayerPlace, layer_places, map_groups
 from infinistore.connectors.vllm.identity import EngineShape
-from infinistore.connectors.vllm.layout import TensorLike, map_caches
+from infinistore.connectors.vllm.layout import TensorLike
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.loads import AsyncLoads, LayerLoads, LoadedBlocks
-from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
+from infinistore.connectors.vllm.metadata import StepPlan
 from infinistore.connectors.vllm.saves import SaveGate, SaveReport, StepSave
 from infinistore.connectors.vllm.settings import ASYNC, ConnectorSettings
 from infinistore.errors import Code
-from infinistore.keys import key_part
 
 if TYPE_CHECKING:
     from infinistore import Client
@@ -51,18 +50,19 @@ class WorkerSide:
     ) -> None:
         self._settings = settings
         self._link = link
-        self._heads = shape.heads(rank)
-        self._key_part = key_part(self._heads, stage=stage, stages=shape.stages)
+        self._shape, self._rank, self._stage = shape, rank, stage
         self._saves = saves and shape.is_writer(rank)
         self._clock = clock
-        self._cache: CacheMap | None = None
+        self._groups: list[GroupCache] = []  # none until vLLM has made its caches
+        self._layers: dict[str, LayerPlace] = {}
         self._loads: AsyncLoads | None = None
         self._plan = StepPlan()
-        self._step_save: StepSave | None = None
+        self._step_saves: dict[int, StepSave] = {}  # by group
         self._is_save_begun = False
         self._save_began_s = self._load_began_s = 0.0
         self._step_load: LayerLoads | None = None
         self._invalid: set[int] = set()
+        self._failed: set[str] = set()
         self._asking_wait_s = _ASKING_WAIT_S
         self._gate = SaveGate(clock)
         self._epoch = settings.weights_epoch
@@ -73,24 +73,31 @@ class WorkerSide:
 
     def register(self, caches: Mapping[str, TensorLike], block_count: int) -> None:
         """Learns where the KV cache lies. Raises `ConfigError` for memory it cannot address."""
-        self._cache = map_caches(caches, block_count)
+        self._groups = map_groups(caches, block_count, self._shape, self._rank, self._stage)
+        self._layers = layer_places(self._groups)
         self._loads = AsyncLoads(
-            self._cache, self._settings.load_timeout_s, self._clock, self._link.drop
+            self._groups, self._settings.load_timeout_s, self._clock, self._link.drop
         )
-        if self._cache.device is not None:
-            self._link.prepare_device(self._cache.device)
-        logger.info(
-            "%d layers, %d blocks, %d bytes a value, in the memory of %s",
-            len(self._cache.layers),
-            block_count,
-            self._cache.value_bytes,
-            "the host" if self._cache.device is None else f"GPU {self._cache.device}",
-        )
+        device = self._device
+        if device is not None:
+            self._link.prepare_device(device)
+        for group in self._groups:
+            logger.info(
+                "%d layers, %d blocks, %d bytes a value, in the memory of %s",
+                len(group.cache.layers),
+                block_count,
+                group.cache.value_bytes,
+                "the host" if device is None else f"GPU {device}",
+            )
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of one value: all layers of a block, of this worker's heads."""
-        return self._cache.value_bytes if self._cache else 0
+        """Bytes of one value: all layers of the first group in a block, of this worker's heads."""
+        return self._groups[0].cache.value_bytes if self._groups else 0
+
+    @property
+    def _device(self) -> int | None:
+        return self._groups[0].cache.device if self._groups else None
 
     @property
     def is_saving(self) -> bool:
@@ -106,7 +113,7 @@ class WorkerSide:
         if self.wanted_epoch == self._epoch:
             self.wanted_epoch = ""
         self._plan = plan
-        self._step_save = None
+        self._step_saves = {}
         self._is_save_begun = False
 
     def set_epoch(self, epoch: str | None) -> None:
@@ -128,65 +135,54 @@ class WorkerSide:
     def _client(self) -> Client | None:
         return None if self._is_fenced else self._link.client
 
-    def _save(self) -> StepSave | None:
+    def _save(self) -> dict[int, StepSave]:
         # When it is first needed: with its first layer the GPU has work, and this takes a while.
         if not self._is_save_begun:
             self._is_save_begun = True
             self._save_began_s = self._clock()
-            self._step_save = self._begin_save(self._plan)
-        return self._step_save
+            self._step_saves = self._begin_save(self._plan)
+        return self._step_saves
 
-    def _begin_save(self, plan: StepPlan) -> StepSave | None:
-        if not plan.saves or not self._saves or self._cache is None:
-            return None
+    def _begin_save(self, plan: StepPlan) -> dict[int, StepSave]:
+        if not plan.saves or not self._saves or not self._groups:
+            return {}
         client = self._client
         if client is None or not self._gate.is_open:
-            self.counters.add("blocks_save_skipped", len(plan.saves))
-            return None
-        keys = self._keys(plan.saves.names)
-        parents = [name + self._key_part if name else None for name in plan.saves.parents]
-        return StepSave(client, self._cache, keys, plan.saves, parents)
-
-    def _keys(self, names: Iterable[bytes]) -> list[bytes]:
-        return [name + self._key_part for name in names]
+            self.counters.add("blocks_save_skipped", sum(map(len, plan.saves)))
+            return {}
+        return {
+            saves.group: StepSave(client, self._groups[saves.group], saves) for saves in plan.saves
+        }
 
     # Loads.
 
     def start_loads(self) -> None:
         """Submits the step's loads; none is waited for."""
         loads, self._plan.loads = self._plan.loads, []
-        if not loads or self._cache is None or self._loads is None:
+        if not loads or self._loads is None:
             return
         if self._settings.load_mode == ASYNC:
-            for load in loads:
-                keys = self._keys(load.names)
-                self._loads.start(self._client, load.request_id, keys, load.block_ids)
-        else:
+            self._loads.start(self._client, loads)
+        else:  # which models of one group alone have
             self._load_began_s = self._clock()
-            self._step_load = self._start_layers(self._cache, loads)
-
-    def _start_layers(self, cache: CacheMap, loads: list[BlockLoad]) -> LayerLoads:
-        keys = self._keys(name for load in loads for name in load.names)
-        block_ids = [block_id for load in loads for block_id in load.block_ids]
-        return LayerLoads(cache, self._client, keys, block_ids, self._link.drop)
+            self._step_load = LayerLoads(self._groups[0], self._client, loads, self._link.drop)
 
     def wait_layer(self, name: str) -> None:
         """Waits until one layer of this step's loads is in place, or has failed."""
-        if self._step_load is not None and self._cache is not None:
-            layer = self._cache.layers.get(name)
-            if layer is not None:
-                self._wait_layer(self._step_load, layer)
+        if self._step_load is not None:
+            place = self._layers.get(name)
+            if place is not None:
+                self._wait_layer(self._step_load, place.index)
 
     def _wait_layer(self, load: LayerLoads, layer: int) -> None:
         load.wait_layer(layer, self._settings.load_timeout_s)
         if load.failed_ids:
-            save = self._save()
-            if save is not None:
+            for save in self._save().values():
                 save.poison()
 
     def _end_layers(self) -> None:
         load, self._step_load = self._step_load, None
-        if load is None or self._cache is None:
+        if load is None:
             return
         for layer in range(load.layer_count):
             self._wait_layer(load, layer)
@@ -198,43 +194,53 @@ class WorkerSide:
         loaded, failed = load.loaded, load.failed_ids
         names = _names(load.causes) if failed else ""
         self.counters.add("blocks_loaded", loaded)
-        self.counters.add("bytes_loaded", loaded * self.value_bytes)
+        self.counters.add("bytes_loaded", load.loaded_bytes)
         if failed:
             self.counters.add("blocks_load_failed", len(failed))
-            self._invalid.update(failed)
+            if self._shape.has_windows:
+                self._failed.add(request)
+            else:
+                self._invalid.update(failed)
             self.counters.add("blocks_load_corrupt", load.corrupt)
             self._warner.warn("%d blocks did not load (%s): recomputed", len(failed), names)
         told: dict[str, str | int] = {"request_id": request} if request else {}
-        told |= {"blocks": loaded, "bytes": loaded * self.value_bytes, "failed": len(failed)}
+        told |= {"blocks": loaded, "bytes": load.loaded_bytes, "failed": len(failed)}
         _spans.record("load", seconds, told, failure=names)
 
     # Saves.
 
     def save_layer(self, name: str) -> None:
         """Submits one layer of the blocks that this step completes; returns at once."""
-        if not self._plan.saves.by_layer or self._cache is None:
+        place = self._layers.get(name)
+        if place is None or not any(saves.by_layer for saves in self._plan.saves):
             return
-        save, layer = self._save(), self._cache.layers.get(name)
-        if save is not None and layer is not None:
-            save.submit_layer(layer)
+        save = self._save().get(place.group)
+        if save is not None:
+            save.submit_layer(place.index)
 
     def end_saves(self) -> None:
         """Waits for the step's loads by layer, then until its saves are sealed."""
         self._end_layers()
-        save, self._step_save = self._save(), None
-        self._plan.saves = BlockSaves()
+        saves, self._step_saves = self._save(), {}
+        self._plan.saves = []
         self._is_save_begun = False
-        if save is None:
+        if not saves:
             return
-        save.submit_rest()
-        device = self._cache.device if self._cache else None
+        for save in saves.values():
+            save.submit_rest()
+        device = self._device
         if device is not None:
             _streams.wait_computed(device)  # the time that the model takes is none of the store's
-        self._count_save(save.finish(self._settings.save_timeout_s, self._link.drop))
+        deadline_s = time.monotonic() + self._settings.save_timeout_s
+        report = SaveReport()
+        for save in saves.values():
+            left_s = max(0.0, deadline_s - time.monotonic())
+            report += save.finish(left_s, self._link.drop)
+        self._count_save(report)
 
     def _count_save(self, report: SaveReport) -> None:
         self.counters.add("blocks_saved", report.saved)
-        self.counters.add("bytes_saved", report.saved * self.value_bytes)
+        self.counters.add("bytes_saved", report.saved_bytes)
         self.counters.add("blocks_save_present", report.present)
         self.counters.add("blocks_save_failed", report.failed)
         if report.is_link_lost:
@@ -244,7 +250,7 @@ class WorkerSide:
         names = (_names(report.causes) or "link lost") if report.failed else ""
         if report.failed and not report.is_withdrawn:
             self._warner.warn("%d blocks were not saved (%s)", report.failed, names)
-        told = {"blocks": report.saved, "bytes": report.saved * self.value_bytes}
+        told = {"blocks": report.saved, "bytes": report.saved_bytes}
         told |= {"present": report.present, "failed": report.failed}
         _spans.record("save", self._clock() - self._save_began_s, told, failure=names)
 
@@ -268,6 +274,11 @@ class WorkerSide:
         """The engine's blocks that did not load, since the last call."""
         invalid, self._invalid = self._invalid, set()
         return invalid
+
+    def take_failed(self) -> set[str]:
+        """The requests that must begin anew, for blocks of them did not load; of `has_windows`."""
+        failed, self._failed = self._failed, set()
+        return failed
 
     def close(self) -> None:
         """Ends all copies and the link."""

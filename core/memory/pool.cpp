@@ -1,11 +1,12 @@
 #include "core/memory/pool.h"
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "core/base/check.h"
-#include "core/base/mutex.h"
 #include "core/memory/buddy.h"
 
 namespace infinistore {
@@ -63,6 +64,7 @@ struct Pool::State {
   const std::uint64_t total_bytes;
 
   mutable Mutex mutex;
+  std::condition_variable populated;  // a part more, or it failed
   std::uint64_t capacity_bytes GUARDED_BY(mutex);
   std::uint64_t next_byte GUARDED_BY(mutex) = 0;  // the first that nobody began to populate
   std::uint64_t populated_bytes GUARDED_BY(mutex) = 0;
@@ -127,6 +129,7 @@ bool Pool::populate_some(std::uint64_t bytes) {
   const bool is_backed = region.populate(start % state.region_bytes, length);
 
   const MutexLock lock(state.mutex);
+  state.populated.notify_all();
   if (is_backed) {
     state.populated_bytes += length;
     state.buddy.give({.first = start / kPageBytesMin, .count = length / kPageBytesMin});
@@ -140,6 +143,21 @@ bool Pool::populate_some(std::uint64_t bytes) {
 bool Pool::is_populated() const {
   const MutexLock lock(state_->mutex);
   return state_->populated_bytes + state_->failed_bytes == state_->total_bytes;
+}
+
+bool Pool::has_unbegun() const {
+  const MutexLock lock(state_->mutex);
+  return state_->next_byte < state_->total_bytes;
+}
+
+bool Pool::await_populating() {
+  State& state = *state_;
+  std::unique_lock lock(state.mutex.native());
+  const auto done = [&] { return state.populated_bytes + state.failed_bytes; };
+  const std::uint64_t before = done();
+  if (state.next_byte == before) return false;
+  state.populated.wait(lock, [&] { return done() != before; });
+  return true;
 }
 
 std::optional<Extents> Pool::allocate(std::uint64_t bytes) {

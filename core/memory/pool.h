@@ -15,6 +15,7 @@
 #include <string>
 
 #include "core/base/bytes.h"
+#include "core/base/mutex.h"
 #include "core/base/result.h"
 #include "core/memory/extent.h"
 #include "core/memory/region.h"
@@ -42,6 +43,10 @@ class Pool {
   // no longer capacity, and counts as failed.  Returns whether there is more to do.
   bool populate_some(std::uint64_t bytes);
   bool is_populated() const;
+  bool has_unbegun() const;  // memory that nobody has begun to populate
+  // If all is begun but others still populate: waits until one part more is done, some 30 ms at
+  // most.  False: nobody is at it.
+  bool await_populating() NO_THREAD_SAFETY_ANALYSIS;  // it knows no std::unique_lock
 
   // Whole pages, few extents where the free ones allow it; nullopt if less is free and populated,
   // or if the free pages are so scattered that kExtentsPerValueMax would not do.

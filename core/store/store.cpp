@@ -143,9 +143,9 @@ bool Store::make_room(std::uint64_t value_bytes, NamespaceId pressing) {
   if (available < bytes && !pool.is_populated()) {
     // Evicting for want of pages that nobody has populated yet would be a loss.
     const std::uint64_t missing = bytes - available;
-    if (pool.populate_some(std::min(missing, kPopulateStepBytes)) || pool.is_populated()) {
-      return true;
-    }
+    const bool has_more = pool.populate_some(std::min(missing, kPopulateStepBytes));
+    // Whoever has the last part of it under way will soon be done.
+    if (has_more || pool.await_populating() || pool.is_populated()) return true;
   }
   // If so much is free and yet was not enough, it is scattered over too many extents.
   const std::uint64_t needed = available < bytes ? bytes - available : bytes;

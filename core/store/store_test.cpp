@@ -565,18 +565,5 @@ TEST_CASE("a reservation that is assigned over gives up its value") {
   CHECK(f.store.is_written(0, "b"));
 }
 
-TEST_CASE("a store evicts only once its pool is populated to the end") {
-  auto pool = Pool::create({.bytes = 6 << 20});
-  REQUIRE(pool.ok());
-  Store store(std::move(*pool), options_with("lru"), still_clock());
-  const std::string value(1 << 20, 'v');
-  for (int i = 0; i < 6; ++i) CHECK(put(store, 0, std::to_string(i), value) == Code::kOk);
-  CHECK(store.counters().evictions == 0);
-  CHECK(store.counters().populated_bytes == 6 << 20);
-  CHECK(put(store, 0, "one more", value) == Code::kOk);
-  CHECK(store.counters().evictions == 1);
-  CHECK(store.check_integrity() == "");
-}
-
 }  // namespace
 }  // namespace infinistore

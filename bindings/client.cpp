@@ -141,7 +141,7 @@ TransportChoice transport_of(const std::string& name) {
 
 std::unique_ptr<PyClient> connect(const std::string& host, std::uint16_t port,
                                   const std::string& space, const std::string& client_name,
-                                  nb::handle config) {
+                                  bool tls, nb::handle config) {
   ClientOptions options{
       .host = host,
       .port = port,
@@ -149,6 +149,8 @@ std::unique_ptr<PyClient> connect(const std::string& host, std::uint16_t port,
       .space = space,
       .client_name = client_name,
       .transport = transport_of(setting<std::string>(config, "transport")),
+      .tls = tls,
+      .tls_ca_file = setting<std::string>(config, "tls_ca_file"),
       .rdma_device = setting<std::string>(config, "rdma_device"),
       .channels = setting<std::size_t>(config, "channels"),
       .connect_timeout = nanos(setting<double>(config, "connect_timeout_s")),
@@ -393,7 +395,7 @@ void init_client(nb::module_& module) {
   define_client(module);  // after what its signatures name
   module.def("gpu_of", &gpu_of, nb::arg("address"), "The CUDA device whose memory this is.");
   module.def("connect", &connect, nb::arg("host"), nb::arg("port"), nb::arg("space"),
-             nb::arg("client_name"), nb::arg("config"));
+             nb::arg("client_name"), nb::arg("tls"), nb::arg("config"));
 }
 
 }  // namespace infinistore

@@ -57,6 +57,8 @@ ServerOptions convert(nb::handle options) {
           .rdma_device = option<std::string>(options, "rdma_device"),
           .token = option<std::string>(options, "token"),
           .tenants = tenants(options),
+          .tls_cert_file = option<std::string>(options, "tls_cert_file"),
+          .tls_key_file = option<std::string>(options, "tls_key_file"),
           .eviction = option<std::string>(options, "eviction"),
           .stage_timeout_s = option<double>(options, "stage_timeout_s"),
           .stage_share = option<double>(options, "stage_share"),
@@ -297,6 +299,10 @@ void init_server(nb::module_& module) {
           "used_bytes",
           [](const Server& self, const std::string& tenant) { return self.used_bytes(tenant); },
           nb::arg("tenant"), "What a tenant's namespaces hold of the pool, against its quota.")
+      .def(
+          "reload_certificate", [](Server& self) { return self.reload_tls().message; },
+          nb::call_guard<Unlocked>(),
+          "Reads it again, for connections to come; why the old one stays, empty if it does not.")
       .def("recent_log", &recent_log, "The newest warnings and errors, oldest first.")
       .def("check_integrity", &Server::check_integrity, nb::call_guard<Unlocked>(),
            "What is wrong with the books, empty if nothing; everybody waits meanwhile.")

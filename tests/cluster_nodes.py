@@ -55,6 +55,8 @@ class InProcessNode:
             rdma_device="",
             token="",
             tenants=[],
+            tls_cert_file="",
+            tls_key_file="",
             eviction="lru",
             stage_timeout_s=30.0,
             stage_share=0.5,

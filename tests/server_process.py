@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ class ServerProcess:
             "--unix-socket": str(self._folder / "socket"),
         }
         given = {flag.split("=")[0] for flag in flags}
+        self.speaks_tls = "--tls-cert-file" in given
         command = [sys.executable, "-m", "infinistore.server", *flags]
         for flag, value in defaults.items():
             if flag not in given:
@@ -82,7 +84,7 @@ class ServerProcess:
     @property
     def url(self) -> str:
         """What connect() takes."""
-        return f"infinistore://{self.address}"
+        return f"{'infinistores' if self.speaks_tls else 'infinistore'}://{self.address}"
 
     @property
     def pid(self) -> int:
@@ -94,8 +96,11 @@ class ServerProcess:
 
     def admin(self, path: str, method: str = "GET") -> Any:
         """The JSON that the admin port answers, or the text if it is none."""
-        request = urllib.request.Request(f"http://{self.admin_address}{path}", method=method)
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        scheme, trust = "http", None
+        if self.speaks_tls:  # whose certificate it is, is no matter of this
+            scheme, trust = "https", ssl._create_unverified_context()
+        request = urllib.request.Request(f"{scheme}://{self.admin_address}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
             body = answer.read().decode()
         return json.loads(body) if "json" in answer.headers["Content-Type"] else body
 

@@ -66,6 +66,6 @@ def test_client_settings_all_go_down() -> None:
     """Times lose their unit on the way (Nanos has it), and what is no setting comes on top."""
     python = {field.name.removesuffix("_s") for field in fields(ClientConfig)}
     renamed = {"verify": "verifies"}
-    beside = {"host", "port", "space", "client_name"}
+    beside = {"host", "port", "space", "client_name", "tls"}
     down = c_fields("core/client/options.h", "ClientOptions")
     assert down == {renamed.get(name, name) for name in python} | beside

@@ -52,6 +52,12 @@ void Poller::change(int fd, std::uint32_t events, PollTarget& target) noexcept {
 void Poller::remove(int fd, PollTarget& target) noexcept {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   std::replace(ready_.begin(), ready_.end(), &target, static_cast<PollTarget*>(nullptr));
+  std::erase(again_, &target);
+}
+
+void Poller::again(PollTarget& target) {
+  if (std::find(again_.begin(), again_.end(), &target) == again_.end()) again_.push_back(&target);
+  wake();
 }
 
 void Poller::wait(Nanos timeout) {
@@ -70,14 +76,15 @@ void Poller::dispatch() {
   ready_.clear();
   for (std::size_t i = 0; i < event_count_; ++i) {
     ready_.push_back(static_cast<PollTarget*>(events_[i].data.ptr));
+    if (ready_.back() != nullptr) continue;
+    // Before anybody is called, who may wake us for the next time.
+    std::uint64_t drained = 0;
+    [[maybe_unused]] const auto got = ::read(wakeup_.get(), &drained, sizeof drained);
   }
+  ready_.insert(ready_.end(), again_.begin(), again_.end());
+  again_.clear();
   for (std::size_t i = 0; i < ready_.size(); ++i) {
-    if (events_[i].data.ptr == nullptr) {
-      std::uint64_t drained = 0;
-      [[maybe_unused]] const auto got = ::read(wakeup_.get(), &drained, sizeof drained);
-    } else if (ready_[i] != nullptr) {
-      ready_[i]->on_ready(events_[i].events);
-    }
+    if (ready_[i] != nullptr) ready_[i]->on_ready(i < event_count_ ? events_[i].events : EPOLLIN);
   }
   ready_.clear();
   event_count_ = 0;

@@ -37,6 +37,9 @@ class Poller final : public Waker {
   void change(int fd, std::uint32_t events, PollTarget& target) noexcept;
   // After it the target is not called any more, not even for events already collected.
   void remove(int fd, PollTarget& target) noexcept;
+  // on_ready(EPOLLIN) in the next dispatch(), which comes at once: the target has bytes to read
+  // that its descriptor does not tell of.
+  void again(PollTarget& target);
 
   // Waits at most `timeout` (negative: for ever) and calls the targets that are ready.
   void poll(Nanos timeout) {
@@ -55,6 +58,7 @@ class Poller final : public Waker {
   std::vector<epoll_event> events_;  // what wait() saw
   std::size_t event_count_ = 0;
   std::vector<PollTarget*> ready_;  // being called; nullptr: removed meanwhile
+  std::vector<PollTarget*> again_;  // to be called next time, likewise
 };
 
 }  // namespace infinistore

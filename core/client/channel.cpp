@@ -243,7 +243,8 @@ void Channel::connected(Dialled dialled) {
   backoff_ = 0;
   counters_.connects.fetch_add(1, std::memory_order_relaxed);
   socket_fd_ = dialled.socket.get();
-  stream_ = std::make_unique<Stream>(std::move(dialled.socket), poller_, *this);
+  stream_ =
+      std::make_unique<Stream>(std::move(dialled.socket), poller_, *this, std::move(dialled.tls));
   if (dialled.pool) {
     link_ = make_shm_link(*stream_, std::move(*dialled.pool), options_.verifies, crew_, poller_);
   } else if (dialled.pair) {

@@ -8,6 +8,7 @@
 #include "core/transport/boot_id.h"
 #include "core/transport/client_hello.h"
 #include "core/transport/shm/client_dial.h"
+#include "core/transport/tls/client_tls.h"
 
 namespace infinistore {
 namespace {
@@ -38,6 +39,22 @@ DialDeadline deadline_of(const ClientOptions& options) {
   return std::chrono::steady_clock::now() + std::chrono::nanoseconds(options.connect_timeout);
 }
 
+// Nothing, if TLS is not asked for.
+Result<std::unique_ptr<Tls>> secure(int socket, const ClientOptions& options,
+                                    DialDeadline deadline) {
+  if (!options.tls) return std::unique_ptr<Tls>();
+  auto tls = connect_tls(socket, options.host, options.tls_ca_file, deadline);
+  if (tls) return tls;
+  Error error = tls.error();
+  if (error.code == Code::kProtocol) {  // one that is full, or goes, says so in plain
+    error = read_refusal(socket, {Code::kDisconnected, error.message}, deadline);
+  }
+  if (error.code == Code::kDisconnected) {
+    error.message = "no TLS with " + shown(options.host, options.port) + ": " + error.message;
+  }
+  return error;
+}
+
 Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& identity,
                             const Greeting& over_tcp) {
   if (over_tcp.unix_path.empty()) return Error{Code::kSetup, "the server offers no unix socket"};
@@ -49,7 +66,7 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   if (!socket) return socket.error();
   auto hello = make_hello(options, identity);
   hello.nonce = over_tcp.welcome.nonce;
-  auto greeting = exchange_hello(socket->get(), hello, deadline);
+  auto greeting = exchange_hello({.socket = socket->get()}, hello, deadline);
   if (!greeting) return greeting.error();
   if ((greeting->welcome.capabilities & Welcome::kSharedMemory) == 0) {
     return Error{Code::kSetup, "the server does not share its memory"};
@@ -59,7 +76,7 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   }
   auto pool = ClientPool::map(std::move(greeting->fds), greeting->welcome.region_bytes);
   if (!pool) return pool.error();
-  Dialled dialled{std::move(*socket), server_of(*greeting), std::move(*pool), std::nullopt};
+  Dialled dialled{std::move(*socket), server_of(*greeting), std::move(*pool), {}, {}};
   dialled.server.shares_memory = true;
   return dialled;
 }
@@ -107,7 +124,11 @@ Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identit
   const auto deadline = deadline_of(options);
   auto socket = dial_tcp(options.host, options.port, deadline);
   if (!socket) return socket.error();
-  auto greeting = exchange_hello(socket->get(), make_hello(options, identity), deadline);
+  auto secured = secure(socket->get(), options, deadline);
+  if (!secured) return secured.error();
+  auto tls = std::move(*secured);
+  const DialledLine line{.socket = socket->get(), .tls = tls.get()};
+  auto greeting = exchange_hello(line, make_hello(options, identity), deadline);
   if (!greeting) return greeting.error();
   auto server = server_of(*greeting);
   if (choice == TransportChoice::kAuto || choice == TransportChoice::kShm) {
@@ -119,14 +140,14 @@ Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identit
     server.no_sharing_reason = shared.error().message;
   }
   if (choice == TransportChoice::kTcp) {
-    return Dialled{std::move(*socket), std::move(server), std::nullopt, std::nullopt};
+    return Dialled{std::move(*socket), std::move(server), {}, {}, std::move(tls)};
   }
   auto reason = why_no_rdma(identity, *greeting, choice);
   if (reason.code == Code::kOk) {
-    auto pair = rdma.attach(socket->get(), kAttachRequestId, deadline);
+    auto pair = rdma.attach(line, kAttachRequestId, deadline);
     if (pair) {
       server.uses_rdma = true;
-      return Dialled{std::move(*socket), std::move(server), std::nullopt, std::move(*pair)};
+      return Dialled{std::move(*socket), std::move(server), {}, std::move(*pair), std::move(tls)};
     }
     if (pair.code() != Code::kSetup) return pair.error();
     reason = pair.error();
@@ -136,7 +157,7 @@ Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identit
                                    "; transport=\"auto\" takes what can be"};
   }
   server.no_rdma_reason = reason.message;
-  return Dialled{std::move(*socket), std::move(server), std::nullopt, std::nullopt};
+  return Dialled{std::move(*socket), std::move(server), {}, {}, std::move(tls)};
 }
 
 }  // namespace infinistore

@@ -1,6 +1,7 @@
 #pragma once
 // Dialling a server: connection, hello, and the choice of the transport.
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "core/client/options.h"
 #include "core/transport/rdma/client_node.h"
 #include "core/transport/shm/client_pool.h"
+#include "core/transport/tls/tls.h"
 #include "core/wire/message.h"
 
 namespace infinistore {
@@ -37,6 +39,7 @@ struct Dialled {
   ServerInfo server;
   std::optional<ClientPool> pool;  // with shared memory
   std::optional<QueuePair> pair;   // with RDMA
+  std::unique_ptr<Tls> tls;        // over TCP, if asked for
 };
 
 // Waits, at most connect_timeout for each of the two connections it may need.

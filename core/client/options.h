@@ -18,6 +18,8 @@ struct ClientOptions {
   std::string space;  // the namespace of all keys
   std::string client_name;
   TransportChoice transport;
+  bool tls;                       // over TCP
+  std::string tls_ca_file;        // who may vouch for the server; "": SSL_CERT_FILE, or the usual
   std::string rdma_device;        // "": any; NAME or NAME:PORT
   std::size_t channels;           // over TCP and RDMA; shared memory takes one
   Nanos connect_timeout;          // until a connection counts as failed

@@ -41,6 +41,7 @@ struct ServerContext {
   std::function<std::vector<Counter>()> counters;  // what STATS answers
   std::function<void(Nanos)> on_lease_deadline;    // somebody must call leases.expire() by then
   RdmaServer* rdma = nullptr;                      // nullptr: there is none
+  ServerTls* tls = nullptr;                        // nullptr: TCP's connections are as they are
   std::atomic<bool> is_draining{false};            // only what has begun is finished
   std::atomic<Nanos> last_peer_line{0};            // limits the log's lines about bad peers
 };

@@ -26,6 +26,8 @@ struct ServerOptions {
   std::string rdma_device;  // "": any; NAME or NAME:PORT
   std::string token;        // opens all; empty: anybody, unless there are tenants
   std::vector<Tenant> tenants;
+  std::string tls_cert_file;  // PEM; empty: TCP's bytes travel as they are
+  std::string tls_key_file;
   std::string eviction;  // a policy's name
   double stage_timeout_s;
   double stage_share;  // of the pool, that unsealed values may take

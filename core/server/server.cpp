@@ -21,6 +21,7 @@
 #include "core/transport/shm/listen.h"
 #include "core/transport/stream_connection.h"
 #include "core/transport/tcp/listen.h"
+#include "core/transport/tls/server_tls.h"
 
 namespace infinistore {
 namespace {
@@ -83,6 +84,8 @@ class Server::Running {
   ~Running() { stop(0); }
 
   Error open_rdma();
+  Error open_tls();
+  Error reload_tls() { return tls_ ? tls_->reload() : Error{Code::kOk, {}}; }
   Result<Started> listen();
   void serve();
   void stop(Nanos drain);
@@ -108,6 +111,7 @@ class Server::Running {
   Heat heat_;
   std::unique_ptr<RdmaServer> rdma_;  // of the store's pool; nullptr: none
   std::string rdma_state_;            // what it is, or why there is none
+  std::unique_ptr<ServerTls> tls_;    // nullptr: none
   LeaseTable leases_;
   ServerContext context_;
   Background background_;
@@ -166,6 +170,15 @@ Error Server::Running::open_rdma() {
     }
     return covered && covered.value();
   });
+  return {Code::kOk, {}};
+}
+
+Error Server::Running::open_tls() {
+  if (options_.tls_cert_file.empty()) return {Code::kOk, {}};
+  auto opened = ServerTls::open(options_.tls_cert_file, options_.tls_key_file);
+  if (!opened) return opened.error();
+  tls_ = std::move(*opened);
+  context_.tls = tls_.get();
   return {Code::kOk, {}};
 }
 
@@ -283,6 +296,7 @@ Result<Server::Started> Server::start() {
   try {
     auto running = std::make_unique<Running>(options_, std::move(pool).value());
     if (auto error = running->open_rdma(); error.code != Code::kOk) return error;
+    if (auto error = running->open_tls(); error.code != Code::kOk) return error;
     auto started = running->listen();
     if (!started) return started;
     running->serve();
@@ -353,6 +367,11 @@ std::vector<SpaceView> Server::spaces() const {
 HitCurve::Picture Server::hit_curve(std::span<const std::uint64_t> pool_bytes) const {
   auto* it = running();
   return it ? it->store().hit_curve(pool_bytes) : HitCurve::Picture{};
+}
+
+Error Server::reload_tls() {
+  auto* it = running();
+  return it ? it->reload_tls() : Error{Code::kOk, {}};
 }
 
 std::vector<LogLine> Server::recent_log() const {

@@ -59,6 +59,8 @@ class Server {
                                  std::span<const std::string_view> keys) const;
   std::vector<SpaceView> spaces() const;
   HitCurve::Picture hit_curve(std::span<const std::uint64_t> pool_bytes) const;
+  // Reads the certificate again, for connections to come; not kOk: why the old one stays.
+  Error reload_tls();
   std::vector<LogLine> recent_log() const;  // the newest warnings and errors, oldest first
   // What is wrong with the books, empty if nothing; everybody waits meanwhile.
   std::string check_integrity() const;

@@ -25,14 +25,21 @@ Error late() { return {Code::kTimeout, "the server accepted the connection but d
 
 bool must_wait() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-Result<bool> send_all(int socket, Bytes bytes, DialDeadline deadline) {
+std::ptrdiff_t send_some(const DialledLine& line, Bytes bytes) {
+  if (line.tls == nullptr) return ::send(line.socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  return line.tls->send(std::span(&piece, 1));
+}
+
+Result<bool> send_all(const DialledLine& line, Bytes bytes, DialDeadline deadline) {
   while (!bytes.empty()) {
-    const auto put = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const auto put = send_some(line, bytes);
+    const bool by_bytes = line.tls != nullptr && line.tls->send_awaits_bytes();
     if (put > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(put));
     } else if (!must_wait()) {
       return lost(errno);
-    } else if (!wait_ready(socket, POLLOUT, deadline)) {
+    } else if (!wait_ready(line.socket, by_bytes ? POLLIN : POLLOUT, deadline)) {
       return late();
     }
   }
@@ -51,26 +58,42 @@ void keep_fds(msghdr& message, std::vector<UniqueFd>& fds) {
   }
 }
 
-Result<bool> receive_all(int socket, MutableBytes into, std::vector<UniqueFd>& fds,
+struct Received {
+  std::ptrdiff_t bytes = 0;  // as recvmsg() has it
+  bool lacks_fds = false;
+};
+
+Received receive_some(const DialledLine& line, MutableBytes into, std::vector<UniqueFd>& fds) {
+  iovec piece{into.data(), into.size()};
+  if (line.tls != nullptr) return {line.tls->receive(std::span(&piece, 1)), false};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kRegionsMax)> control{};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const auto got = ::recvmsg(line.socket, &message, MSG_CMSG_CLOEXEC);
+  if (got > 0) keep_fds(message, fds);
+  return {got, got > 0 && (message.msg_flags & MSG_CTRUNC) != 0};
+}
+
+Result<bool> receive_all(const DialledLine& line, MutableBytes into, std::vector<UniqueFd>& fds,
                          DialDeadline deadline) {
   while (!into.empty()) {
-    iovec piece{into.data(), into.size()};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int) * kRegionsMax)> control{};
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const auto got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    if (got > 0) {
-      keep_fds(message, fds);
-      if ((message.msg_flags & MSG_CTRUNC) != 0) return no_descriptor_left("the server's memory");
-      into = into.subspan(static_cast<std::size_t>(got));
-    } else if (got == 0) {
+    const auto got = receive_some(line, into, fds);
+    const bool by_room = line.tls != nullptr && line.tls->receive_awaits_room();
+    if (got.lacks_fds) return no_descriptor_left("the server's memory");
+    if (got.bytes > 0) {
+      into = into.subspan(static_cast<std::size_t>(got.bytes));
+    } else if (got.bytes == 0) {
       return lost(0);
     } else if (!must_wait()) {
+      // A server that does not like this client's TLS says so after its own handshake.
+      if (line.tls != nullptr && !line.tls->failure().empty()) {
+        return Error{Code::kDisconnected, "no TLS with the server: " + line.tls->failure()};
+      }
       return lost(errno);
-    } else if (!wait_ready(socket, POLLIN, deadline)) {
+    } else if (!wait_ready(line.socket, by_room ? POLLOUT : POLLIN, deadline)) {
       return late();
     }
   }
@@ -103,7 +126,21 @@ Result<Greeting> understand(Opcode opcode, Bytes body) {
   return greeting;
 }
 
-Result<Answer> exchange_with_fds(int socket, Opcode opcode, std::uint64_t request_id,
+Result<Answer> read_answer(const DialledLine& line, DialDeadline deadline,
+                           std::vector<UniqueFd>& fds) {
+  std::array<std::byte, kHeaderBytes> raw{};
+  auto received = receive_all(line, raw, fds, deadline);
+  if (!received) return received.error();
+  const auto answer = decode_header(raw);
+  if (!answer || answer->body_bytes > kWelcomeBytesMax) return no_server();
+  Answer read{.opcode = answer->opcode, .body = Body(answer->body_bytes)};
+  received = receive_all(line, read.body, fds, deadline);
+  if (!received) return received.error();
+  if (!is_intact(raw, read.body)) return no_server();
+  return read;
+}
+
+Result<Answer> exchange_with_fds(const DialledLine& line, Opcode opcode, std::uint64_t request_id,
                                  const Body& body, DialDeadline deadline,
                                  std::vector<UniqueFd>& fds) {
   const auto header = encode_header({.opcode = opcode,
@@ -114,33 +151,34 @@ Result<Answer> exchange_with_fds(int socket, Opcode opcode, std::uint64_t reques
                                     body);
   std::vector<std::byte> frame(header.begin(), header.end());
   frame.insert(frame.end(), body.begin(), body.end());
-  const auto sent = send_all(socket, frame, deadline);
+  const auto sent = send_all(line, frame, deadline);
   // A server that is full, or that closes at once, may have said why before we could speak.
   if (!sent && sent.error().code == Code::kTimeout) return sent.error();
-  std::array<std::byte, kHeaderBytes> raw{};
-  auto received = receive_all(socket, raw, fds, deadline);
-  if (!received) return received.error();
-  const auto answer = decode_header(raw);
-  if (!answer || answer->body_bytes > kWelcomeBytesMax) return no_server();
-  Answer read{.opcode = answer->opcode, .body = Body(answer->body_bytes)};
-  received = receive_all(socket, read.body, fds, deadline);
-  if (!received) return received.error();
-  if (!is_intact(raw, read.body)) return no_server();
-  return read;
+  return read_answer(line, deadline, fds);
 }
 
 }  // namespace
 
-Result<Answer> exchange(int socket, Opcode opcode, std::uint64_t request_id, const Body& body,
+Result<Answer> exchange(DialledLine line, Opcode opcode, std::uint64_t request_id, const Body& body,
                         DialDeadline deadline) {
   std::vector<UniqueFd> fds;
-  return exchange_with_fds(socket, opcode, request_id, body, deadline, fds);
+  return exchange_with_fds(line, opcode, request_id, body, deadline, fds);
 }
 
-Result<Greeting> exchange_hello(int socket, const Hello& hello, DialDeadline deadline) {
+Error read_refusal(int socket, const Error& otherwise, DialDeadline deadline) {
+  std::vector<UniqueFd> fds;
+  const auto answer = read_answer({.socket = socket}, deadline, fds);
+  if (!answer || answer.value().opcode != Opcode::kError) return otherwise;
+  const auto refusal = decode_error(answer.value().body);
+  const bool passes =
+      refusal && (refusal->code == Code::kOverloaded || refusal->code == Code::kDraining);
+  return passes ? Error{refusal->code, std::string(refusal->message)} : otherwise;
+}
+
+Result<Greeting> exchange_hello(DialledLine line, const Hello& hello, DialDeadline deadline) {
   std::vector<UniqueFd> fds;
   auto answer =
-      exchange_with_fds(socket, Opcode::kHello, kHelloRequestId, encode(hello), deadline, fds);
+      exchange_with_fds(line, Opcode::kHello, kHelloRequestId, encode(hello), deadline, fds);
   if (!answer) return answer.error();
   auto greeting = understand(answer->opcode, answer->body);
   if (greeting) greeting->fds = std::move(fds);

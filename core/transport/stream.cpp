@@ -35,12 +35,17 @@ void add_fds(msghdr& message, FdRoom& room, std::span<const int> fds) noexcept {
 
 }  // namespace
 
-Stream::Stream(UniqueFd socket, Poller& poller, StreamOwner& owner)
-    : socket_(std::move(socket)), poller_(poller), owner_(owner), buffer_(kBufferBytes) {
+Stream::Stream(UniqueFd socket, Poller& poller, StreamOwner& owner, std::unique_ptr<Tls> tls)
+    : socket_(std::move(socket)),
+      tls_(std::move(tls)),
+      poller_(poller),
+      owner_(owner),
+      buffer_(kBufferBytes) {
   interest_ = EPOLLIN;
   if (!poller_.add(socket_.get(), interest_, *this)) {
     fail(Code::kSetup, "the system has no room to watch another descriptor");
   }
+  if (tls_ && tls_->has_more()) poller_.again(*this);
 }
 
 Stream::~Stream() {
@@ -96,12 +101,14 @@ void Stream::finish() {
     close(std::move(reason_));
   } else if (!has_parted_) {
     has_parted_ = true;
+    if (tls_) tls_->say_end();
     ::shutdown(socket_.get(), SHUT_WR);
   }
 }
 
 void Stream::close(Error reason) {
   if (is_close_due_ || !socket_) return;
+  if (tls_ && !has_parted_) tls_->say_end();
   poller_.remove(socket_.get(), *this);
   socket_.reset();
   outgoing_.clear();
@@ -140,10 +147,15 @@ void Stream::pause_reading(bool paused) {
   if (!paused) {
     is_resumed_ = true;
     poller_.wake();
+    if (tls_ && tls_->has_more()) poller_.again(*this);
   }
 }
 
 void Stream::on_ready(std::uint32_t events) {
+  // TLS may need the other direction to go on with this one.
+  const bool reads_by_room = tls_ && tls_->receive_awaits_room();
+  if (tls_ && tls_->send_awaits_bytes() && (events & EPOLLIN) != 0) events |= EPOLLOUT;
+  if (reads_by_room && (events & EPOLLOUT) != 0) events |= EPOLLIN;
   if ((events & EPOLLOUT) != 0) write_ready();
   if (socket_ && !is_paused_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
     read_ready();
@@ -161,8 +173,10 @@ void Stream::fail(Code code, const char* what) {
 void Stream::update_interest() {
   if (!socket_) return;
   std::uint32_t wanted = 0;
-  if (!is_paused_) wanted |= EPOLLIN;
-  if (!outgoing_.empty()) wanted |= EPOLLOUT;
+  const bool sends_by_bytes = tls_ && tls_->send_awaits_bytes();
+  const bool reads_by_room = tls_ && tls_->receive_awaits_room();
+  if (!is_paused_ || sends_by_bytes) wanted |= EPOLLIN;
+  if ((!outgoing_.empty() && !sends_by_bytes) || reads_by_room) wanted |= EPOLLOUT;
   if (wanted == interest_) return;
   interest_ = wanted;
   if (is_watched_) poller_.change(socket_.get(), interest_, *this);
@@ -183,8 +197,10 @@ void Stream::read_ready() {
     if (!read_some(has_more) || !consume_buffer()) return;
     // A small frame, and nothing behind it: the call that would say so is saved.  More of a payload
     // comes while this is read.
-    if (!has_more && incoming_ == nullptr) return;
+    if (!has_more && incoming_ == nullptr && !(tls_ && tls_->has_more())) return;
   }
+  // What TLS has taken from the socket already the poller knows nothing of.
+  if (socket_ && tls_ && tls_->has_more()) poller_.again(*this);
 }
 
 // Reads once: into the payload's place while there is one, else into the buffer.  False: nothing
@@ -212,15 +228,7 @@ bool Stream::read_some(bool& has_more) {
   for (std::size_t i = 0; i < count; ++i) asked += pieces[i].iov_len;
   const std::ptrdiff_t got = receive(pieces.data(), count);
   has_more = got == static_cast<std::ptrdiff_t>(asked);
-  if (got < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
-    fail(Code::kDisconnected, std::strerror(errno));
-    return false;
-  }
-  if (got == 0) {
-    fail(Code::kDisconnected, "the peer closed the connection");
-    return false;
-  }
+  if (got <= 0) return read_failed(got);
   moved_bytes_ += static_cast<std::uint64_t>(got);
   const auto to_payload = std::min<std::uint64_t>(static_cast<std::uint64_t>(got), payload_room);
   buffered_end_ += static_cast<std::size_t>(static_cast<std::uint64_t>(got) - to_payload);
@@ -235,7 +243,22 @@ bool Stream::read_some(bool& has_more) {
   return socket_ ? true : false;
 }
 
+bool Stream::read_failed(std::ptrdiff_t got) {
+  if (got == 0) {
+    fail(Code::kDisconnected, "the peer closed the connection");
+  } else if (tls_ && tls_->met_plain()) {
+    tls_.reset();
+    refuse_garbage(Garbage::kPlain);
+  } else if (tls_ && !tls_->failure().empty()) {
+    fail(Code::kProtocol, tls_->failure().c_str());
+  } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+    fail(Code::kDisconnected, std::strerror(errno));
+  }
+  return false;
+}
+
 std::ptrdiff_t Stream::receive(iovec* pieces, std::size_t count) {
+  if (tls_) return tls_->receive(std::span(pieces, count));
   msghdr message{};
   message.msg_iov = pieces;
   message.msg_iovlen = count;
@@ -284,14 +307,16 @@ bool Stream::consume_frame() {
   if (have < kHeaderBytes) return false;
   const auto raw = Bytes(buffer_).subspan(buffered_begin_, kHeaderBytes);
   const auto header = decode_header(raw);
-  if (!header) return refuse_garbage();
+  if (!header) {
+    return refuse_garbage(!tls_ && Tls::begins_handshake(raw) ? Garbage::kTls : Garbage::kNoFrame);
+  }
   const std::size_t frame_bytes = kHeaderBytes + header->body_bytes;
   if (have < frame_bytes) {
     if (frame_bytes > buffer_.size()) buffer_.resize(frame_bytes);
     return false;
   }
   const auto body = Bytes(buffer_).subspan(buffered_begin_ + kHeaderBytes, header->body_bytes);
-  if (!is_intact(raw, body)) return refuse_garbage();
+  if (!is_intact(raw, body)) return refuse_garbage(Garbage::kNoFrame);
   buffered_begin_ += frame_bytes;
   Payload* const place = owner_.on_frame(*header, body);
   if (!socket_) return false;
@@ -307,10 +332,10 @@ bool Stream::consume_frame() {
 }
 
 // What came is no frame, or its bits were changed on the way: where the next begins is unknown.
-bool Stream::refuse_garbage() {
+bool Stream::refuse_garbage(Garbage what) {
   is_deaf_ = true;
   buffered_begin_ = buffered_end_ = 0;
-  owner_.on_garbage();
+  owner_.on_garbage(what);
   if (!closes_after_sending_) {
     fail(Code::kProtocol, "the peer sent bytes that are no frame of this protocol");
   }
@@ -382,14 +407,19 @@ std::ptrdiff_t Stream::transmit(Outgoing& first) {
       if (next.payload != nullptr) break;
     }
   }
-  msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = count;
-  alignas(cmsghdr) FdRoom control{};
-  if (!first.fds.empty() && first.sent == 0) add_fds(message, control, first.fds);
-  const auto put = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+  const auto put = transmit(first, std::span(pieces).first(count));
   if (put > 0) take_sent(static_cast<std::size_t>(put));
   return put;
+}
+
+std::ptrdiff_t Stream::transmit(Outgoing& first, std::span<iovec> pieces) {
+  if (tls_) return tls_->send(pieces);
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  alignas(cmsghdr) FdRoom control{};
+  if (!first.fds.empty() && first.sent == 0) add_fds(message, control, first.fds);
+  return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
 }
 
 // Takes what left from the frames it was of.

@@ -1,5 +1,6 @@
 #pragma once
-// Stream: frames and payloads over one connected, non-blocking stream socket (TCP or unix).
+// Stream: frames and payloads over one connected, non-blocking stream socket (TCP or unix), as they
+// are or by TLS.
 //
 // Used by both ends of every transport; the shared-memory one never sends a payload.  Belongs to
 // the thread of its poller.  The owner is never called from inside a call it made, and may destroy
@@ -10,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "core/base/bytes.h"
@@ -17,9 +20,16 @@
 #include "core/base/poller.h"
 #include "core/base/result.h"
 #include "core/transport/payload.h"
+#include "core/transport/tls/tls.h"
 #include "core/wire/frame.h"
 
 namespace infinistore {
+
+enum class Garbage {
+  kNoFrame,
+  kTls,    // a handshake of TLS, on a stream that speaks none
+  kPlain,  // no TLS, on a stream that speaks it; what is said to the peer is said in plain now
+};
 
 class StreamOwner {
  public:
@@ -31,7 +41,7 @@ class StreamOwner {
   virtual Payload* on_frame(const FrameHeader& header, Bytes body) = 0;
   // What came is no frame, and nothing that follows will be told.  An owner that does not close the
   // stream after saying so to the peer leaves that to the stream, which does it at once.
-  virtual void on_garbage() {}
+  virtual void on_garbage(Garbage) {}
   virtual void on_payload(const FrameHeader& header) = 0;  // all of it has been received
   virtual void on_sent(std::uint64_t request_id) = 0;      // a payload has left, all of it
   virtual void on_close(const Error& reason) = 0;          // once, and the last call
@@ -39,7 +49,8 @@ class StreamOwner {
 
 class Stream final : public PollTarget {
  public:
-  Stream(UniqueFd socket, Poller& poller, StreamOwner& owner);
+  // `tls`: of that socket; nullptr: the bytes travel as they are.
+  Stream(UniqueFd socket, Poller& poller, StreamOwner& owner, std::unique_ptr<Tls> tls = nullptr);
   ~Stream() override;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -100,12 +111,14 @@ class Stream final : public PollTarget {
   bool read_some(bool& has_more);
   bool consume_buffer();
   bool consume_frame();
-  bool refuse_garbage();
+  bool refuse_garbage(Garbage what);
+  bool read_failed(std::ptrdiff_t got);
   bool receive_payload_from_buffer();
   std::ptrdiff_t receive(iovec* pieces, std::size_t count);
   void keep_fds(msghdr& message);
   void write_ready();
   std::ptrdiff_t transmit(Outgoing& first);
+  std::ptrdiff_t transmit(Outgoing& first, std::span<iovec> pieces);
   void take_sent(std::size_t left);
   void finish_sent();
   void fall_mute(const char* what);
@@ -114,6 +127,7 @@ class Stream final : public PollTarget {
   void fail(Code code, const char* what);
 
   UniqueFd socket_;
+  std::unique_ptr<Tls> tls_;
   Poller& poller_;
   StreamOwner& owner_;
 

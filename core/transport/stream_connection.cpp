@@ -88,6 +88,24 @@ Payload* StreamConnection::break_off(const char* what) {
   return discard();
 }
 
+void StreamConnection::on_garbage(Garbage what) {
+  switch (what) {
+    case Garbage::kNoFrame:
+      break_off("what came is no frame of this protocol");
+      break;
+    case Garbage::kTls:
+      break_off(
+          "the client speaks TLS and this server does not; give it --tls-cert-file and "
+          "--tls-key-file, or write infinistore:// instead of infinistores://");
+      break;
+    case Garbage::kPlain:
+      break_off(
+          "this server speaks TLS and the client does not; write infinistores:// instead of "
+          "infinistore://");
+      break;
+  }
+}
+
 Payload* StreamConnection::discard() noexcept {
   if (!discard_) discard_ = std::make_unique<Discard>();
   return discard_.get();

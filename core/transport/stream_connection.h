@@ -14,8 +14,9 @@ void turn_away(int socket, const Error& reason);
 
 class StreamConnection : public Connection, protected StreamOwner {
  public:
-  StreamConnection(UniqueFd socket, Poller& poller, ConnectionOwner& owner)
-      : owner_(owner), stream_(std::move(socket), poller, *this) {}
+  StreamConnection(UniqueFd socket, Poller& poller, ConnectionOwner& owner,
+                   std::unique_ptr<Tls> tls = nullptr)
+      : owner_(owner), stream_(std::move(socket), poller, *this, std::move(tls)) {}
 
   void welcome(std::uint64_t request_id, Welcome welcome) override;
   void send(Opcode opcode, std::uint64_t request_id, Body body) override;
@@ -32,7 +33,7 @@ class StreamConnection : public Connection, protected StreamOwner {
   virtual void on_done(const FrameHeader& header) = 0;
 
   Payload* on_frame(const FrameHeader& header, Bytes body) override;
-  void on_garbage() override { break_off("what came is no frame of this protocol"); }
+  void on_garbage(Garbage what) override;
   void on_payload(const FrameHeader&) override {}
   void on_sent(std::uint64_t) override {}
   void on_close(const Error& reason) override { owner_.on_close(reason); }

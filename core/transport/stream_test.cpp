@@ -7,94 +7,11 @@
 
 #include <array>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 
-#include "core/transport/loopback/loopback.h"
+#include "core/transport/stream_testing.h"
 
 namespace infinistore {
-namespace {
-
-// Keeps what it hears; takes payloads into memory of its own.
-class Recorder final : public StreamOwner {
- public:
-  Payload* on_frame(const FrameHeader& header, Bytes body) override {
-    frames.push_back({header, std::string(text_of(body))});
-    if (on_next_frame) std::exchange(on_next_frame, nullptr)();
-    if (header.payload_bytes == 0 || refuses) return nullptr;
-    payloads.emplace_back(header.payload_bytes, '\0');
-    auto& memory = payloads.back();
-    place = std::make_unique<Scatter>();
-    // Three pieces, to see them kept apart.
-    const std::size_t third = memory.size() / 3;
-    auto* data = reinterpret_cast<std::byte*>(memory.data());
-    place->add(data, third);
-    place->add(data + third, third);
-    place->add(data + 2 * third, memory.size() - 2 * third);
-    return place.get();
-  }
-  void on_payload(const FrameHeader&) override { ++payload_count; }
-  void on_sent(std::uint64_t request_id) override { sent.push_back(request_id); }
-  void on_close(const Error& error) override { ends.push_back(error); }
-
-  struct Heard {
-    FrameHeader header;
-    std::string body;
-  };
-  std::vector<Heard> frames;
-  std::deque<std::string> payloads;
-  std::unique_ptr<Scatter> place;
-  std::size_t payload_count = 0;
-  std::vector<std::uint64_t> sent;
-  std::vector<Error> ends;
-  bool refuses = false;
-  std::function<void()> on_next_frame;
-};
-
-std::vector<std::byte> body_of(std::string_view text) {
-  const auto bytes = bytes_of(text);
-  return {bytes.begin(), bytes.end()};
-}
-
-struct Ends {
-  explicit Ends(const Loopback::Options& options = {}) : carried(std::in_place, options) {
-    begin(carried->take_client_end(), carried->take_server_end());
-  }
-  // Without a carrier between them: what one sends is there at once for the other.
-  static Ends direct() {
-    std::array<int, 2> fds{};
-    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) == 0);
-    return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-  }
-  template <class Condition>
-  bool until(Condition condition) {
-    const MonotonicClock clock;
-    const Nanos deadline = clock.now() + 10 * kSecond;
-    while (!condition() && clock.now() < deadline) {
-      poller.poll(5 * kMillisecond);
-      one->deliver();
-      other->deliver();
-    }
-    return condition();
-  }
-
-  std::optional<Loopback> carried;
-  Poller poller;
-  Recorder one_owner, other_owner;
-  std::unique_ptr<Stream> one, other;
-
- private:
-  Ends(UniqueFd one_end, UniqueFd other_end) { begin(std::move(one_end), std::move(other_end)); }
-  void begin(UniqueFd one_end, UniqueFd other_end) {
-    one = std::make_unique<Stream>(std::move(one_end), poller, one_owner);
-    other = std::make_unique<Stream>(std::move(other_end), poller, other_owner);
-  }
-};
-
-}  // namespace
 
 TEST_CASE("a stream that is not watched is served by who calls it, and by the poller again after") {
   Ends ends = Ends::direct();

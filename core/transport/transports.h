@@ -13,12 +13,14 @@
 namespace infinistore {
 
 class RdmaServer;
+class ServerTls;
 
 // What a connection works with on the server's side.
 struct ServerSide {
   Poller& poller;
   Pool& pool;
   RdmaServer* rdma = nullptr;  // nullptr: there is none
+  ServerTls* tls = nullptr;    // nullptr: TCP's connections are as they are
 };
 
 struct Transport {

@@ -172,7 +172,7 @@ class Client:
 def gpu_of(address: int) -> int:
     """The CUDA device whose memory this is."""
 
-def connect(host: str, port: int, space: str, client_name: str, config: object) -> Client: ...
+def connect(host: str, port: int, space: str, client_name: str, tls: bool, config: object) -> Client: ...
 
 class Scrub:
     """A walk over all values that compares them with their sums."""
@@ -212,6 +212,11 @@ class Server:
 
     def used_bytes(self, tenant: str) -> int:
         """What a tenant's namespaces hold of the pool, against its quota."""
+
+    def reload_certificate(self) -> str:
+        """
+        Reads it again, for connections to come; why the old one stays, empty if it does not.
+        """
 
     def recent_log(self) -> list:
         """The newest warnings and errors, oldest first."""

@@ -213,7 +213,8 @@ class ServerConfig(_Config):
         "", "TOML file with a table for each tenant: token, quota, admin; docs/security.md."
     )
     tls_cert_file: str = _setting(
-        "", "Certificate chain (PEM) of the admin port, which then speaks HTTPS; with tls_key_file."
+        "",
+        "Certificate chain (PEM); data and admin port then speak TLS only; with tls_key_file.",
     )
     tls_key_file: str = _setting("", "Its key (PEM); both are read again when they change.")
     insecure: bool = _setting(False, "Allow a wide address without a token.")
@@ -298,6 +299,11 @@ class ClientConfig(_Config):
     )
     rdma_device: str = _setting(
         "", "RDMA device to use, NAME or NAME:PORT; empty: the one that reaches the server."
+    )
+    tls_ca_file: str = _setting(
+        "",
+        "Certificates (PEM) that may vouch for servers at infinistores://; empty: those of "
+        "SSL_CERT_FILE, else this machine's.",
     )
     channels: int = _setting(
         2, "TCP connections, and RDMA queue pairs, to one server.", low=1, high=16

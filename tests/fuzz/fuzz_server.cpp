@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
                               .rdma_device = "",
                               .token = "",
                               .tenants = {},
+                              .tls_cert_file = {},
+                              .tls_key_file = {},
                               .eviction = "lru",
                               .stage_timeout_s = 30,
                               .stage_share = 0.25,

@@ -105,7 +105,7 @@ class Listener final : public StreamOwner {
     place_.add(memory_.data() + 2 * part, memory_.size() - 2 * part);
     return &place_;
   }
-  void on_garbage() override { ++garbage_count; }
+  void on_garbage(Garbage) override { ++garbage_count; }
   void on_payload(const FrameHeader& header) override {
     KV_CHECK(!frames.empty() && frames.back().header == header && !frames.back().is_whole);
     frames.back().is_whole = true;

@@ -26,7 +26,8 @@ Session::~Session() = default;
 
 bool Session::begin(const Transport& transport, UniqueFd socket, Poller& poller) {
   auto made = transport.accept(
-      std::move(socket), {.poller = poller, .pool = context_.store.pool(), .rdma = context_.rdma},
+      std::move(socket),
+      {.poller = poller, .pool = context_.store.pool(), .rdma = context_.rdma, .tls = context_.tls},
       *this);
   if (!made) {
     context_.log.write_limited(LogLevel::kWarning, made.error().message, context_.clock,

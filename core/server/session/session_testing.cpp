@@ -293,6 +293,8 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
                .rdma_device = "",
                .token = given_.token,
                .tenants = given_.tenants,
+               .tls_cert_file = {},
+               .tls_key_file = {},
                .eviction = "lru",
                .stage_timeout_s = given_.stage_timeout_s,
                .stage_share = 0.5,

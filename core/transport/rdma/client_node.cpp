@@ -1,7 +1,5 @@
 #include "core/transport/rdma/client_node.h"
 
-#include "core/transport/client_hello.h"
-
 namespace infinistore {
 
 Result<const RdmaNode*> RdmaClient::node() {
@@ -14,19 +12,19 @@ Result<const RdmaNode*> RdmaClient::node() {
   return static_cast<const RdmaNode*>(node_.get());
 }
 
-Result<QueuePair> RdmaClient::attach(int tcp_socket, std::uint64_t request_id,
+Result<QueuePair> RdmaClient::attach(const DialledLine& line, std::uint64_t request_id,
                                      DialDeadline deadline) {
   const auto opened = node();
   if (!opened) return opened.error();
   const RdmaNode& node = *opened.value();
   const auto port = choose_port(
       node.ports(),
-      {.device = wish_, .local = local_gid(tcp_socket), .link_layer = {}, .is_ipv4 = {}});
+      {.device = wish_, .local = local_gid(line.socket), .link_layer = {}, .is_ipv4 = {}});
   if (!port) return port.error();
   auto pair = QueuePair::create(node.devices()[port.value().device_index], port.value(), 0);
   if (!pair) return pair;
-  auto answer = exchange(tcp_socket, Opcode::kAttach, request_id,
-                         encode(Endpoints{pair->endpoint()}), deadline);
+  auto answer =
+      exchange(line, Opcode::kAttach, request_id, encode(Endpoints{pair->endpoint()}), deadline);
   if (!answer) return answer.error();
   if (answer->opcode == Opcode::kError) {
     const auto refusal = decode_error(answer->body);

@@ -8,9 +8,9 @@
 
 #include "core/base/mutex.h"
 #include "core/base/result.h"
+#include "core/transport/client_hello.h"
 #include "core/transport/rdma/client_memory.h"
 #include "core/transport/rdma/verbs/queue_pair.h"
-#include "core/transport/tcp/client_dial.h"
 
 namespace infinistore {
 
@@ -22,7 +22,8 @@ class RdmaClient {
 
   // Attaches a queue pair to a connection whose WELCOME offers it, before anything else is asked on
   // it.  kSetup: why it cannot be, and the connection goes on without; others: it is of no use.
-  Result<QueuePair> attach(int tcp_socket, std::uint64_t request_id, DialDeadline deadline);
+  Result<QueuePair> attach(const DialledLine& line, std::uint64_t request_id,
+                           DialDeadline deadline);
 
  private:
   Result<const RdmaNode*> node();

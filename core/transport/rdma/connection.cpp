@@ -24,8 +24,10 @@ constexpr std::size_t kExposuresMax = 2 * kSessionRequestsMax;
 class RdmaConnection final : public TcpConnection, private PollTarget {
  public:
   RdmaConnection(UniqueFd socket, Poller& poller, Pool& pool, RdmaServer* rdma,
-                 ConnectionOwner& owner)
-      : TcpConnection(std::move(socket), poller, pool, owner), poller_(poller), rdma_(rdma) {}
+                 ConnectionOwner& owner, std::unique_ptr<Tls> tls)
+      : TcpConnection(std::move(socket), poller, pool, owner, std::move(tls)),
+        poller_(poller),
+        rdma_(rdma) {}
   ~RdmaConnection() override { drop_rail(); }
 
   void welcome(std::uint64_t request_id, Welcome welcome) override {
@@ -249,8 +251,10 @@ void RdmaConnection::drop_rail() noexcept {
 }  // namespace
 
 std::unique_ptr<Connection> make_rdma_connection(UniqueFd socket, Poller& poller, Pool& pool,
-                                                 RdmaServer* rdma, ConnectionOwner& owner) {
-  return std::make_unique<RdmaConnection>(std::move(socket), poller, pool, rdma, owner);
+                                                 RdmaServer* rdma, ConnectionOwner& owner,
+                                                 std::unique_ptr<Tls> tls) {
+  return std::make_unique<RdmaConnection>(std::move(socket), poller, pool, rdma, owner,
+                                          std::move(tls));
 }
 
 }  // namespace infinistore

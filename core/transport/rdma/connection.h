@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/transport/connection.h"
+#include "core/transport/tls/tls.h"
 
 namespace infinistore {
 
@@ -14,6 +15,7 @@ class RdmaServer;
 
 // `rdma`: outlives it; nullptr: ATTACH is refused.
 std::unique_ptr<Connection> make_rdma_connection(UniqueFd socket, Poller& poller, Pool& pool,
-                                                 RdmaServer* rdma, ConnectionOwner& owner);
+                                                 RdmaServer* rdma, ConnectionOwner& owner,
+                                                 std::unique_ptr<Tls> tls);
 
 }  // namespace infinistore

@@ -42,6 +42,11 @@ Error no_descriptor_left(const std::string& what) {
           "no descriptor is left for " + what + " (Too many open files); raise ulimit -n"};
 }
 
+std::string shown(const std::string& host, std::uint16_t port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
 bool wait_ready(int fd, short events, DialDeadline deadline) noexcept {
   while (true) {
     const auto left =
@@ -75,10 +80,8 @@ Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadl
     set_option(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveCount);
     return fd;
   }
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return Error{Code::kDisconnected, "no server answers at " + (is_v6 ? "[" + host + "]" : host) +
-                                        ":" + std::to_string(port) + " (" + std::strerror(failed) +
-                                        "); is infinistore running there?"};
+  return Error{Code::kDisconnected, "no server answers at " + shown(host, port) + " (" +
+                                        std::strerror(failed) + "); is infinistore running there?"};
 }
 
 }  // namespace infinistore

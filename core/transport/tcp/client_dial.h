@@ -20,6 +20,9 @@ Result<UniqueFd> dial_tcp(const std::string& host, std::uint16_t port, DialDeadl
 // The table of descriptors, this process's or the system's, is full: no server is to blame.
 Error no_descriptor_left(const std::string& what);
 
+// "host:port", as in a URL.
+std::string shown(const std::string& host, std::uint16_t port);
+
 // Whether `fd` became ready for `events` (of poll(2)) in time.
 bool wait_ready(int fd, short events, DialDeadline deadline) noexcept;
 

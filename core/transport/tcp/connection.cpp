@@ -86,8 +86,8 @@ void TcpConnection::on_sent(std::uint64_t request_id) {
 }
 
 std::unique_ptr<Connection> make_tcp_connection(UniqueFd socket, Poller& poller, Pool& pool,
-                                                ConnectionOwner& owner) {
-  return std::make_unique<TcpConnection>(std::move(socket), poller, pool, owner);
+                                                ConnectionOwner& owner, std::unique_ptr<Tls> tls) {
+  return std::make_unique<TcpConnection>(std::move(socket), poller, pool, owner, std::move(tls));
 }
 
 }  // namespace infinistore

@@ -11,8 +11,9 @@ namespace infinistore {
 
 class TcpConnection : public StreamConnection {
  public:
-  TcpConnection(UniqueFd socket, Poller& poller, Pool& pool, ConnectionOwner& owner)
-      : StreamConnection(std::move(socket), poller, owner), pool_(pool) {}
+  TcpConnection(UniqueFd socket, Poller& poller, Pool& pool, ConnectionOwner& owner,
+                std::unique_ptr<Tls> tls)
+      : StreamConnection(std::move(socket), poller, owner, std::move(tls)), pool_(pool) {}
 
   void pull(std::uint64_t request_id, GrantReply grant) override;
   Moved push(std::uint64_t request_id, DataReply data, bool takes_copy) override;
@@ -53,7 +54,8 @@ class TcpConnection : public StreamConnection {
   std::unordered_map<std::uint64_t, Push> pushes_;
 };
 
+// `tls`: of that socket, or nullptr.
 std::unique_ptr<Connection> make_tcp_connection(UniqueFd socket, Poller& poller, Pool& pool,
-                                                ConnectionOwner& owner);
+                                                ConnectionOwner& owner, std::unique_ptr<Tls> tls);
 
 }  // namespace infinistore

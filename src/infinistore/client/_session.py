@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from infinistore import _native
-from infinistore.client.address import parse_address
+from infinistore.client.address import is_secure, parse_address
 from infinistore.client.arguments import (
     U64_MAX,
     Key,
@@ -441,7 +441,7 @@ def dialer(
     def dial(url: str) -> _native.Client:
         host, port = parse_address(url)
         try:
-            return _native.connect(host, port, namespace, _client_name(), config)
+            return _native.connect(host, port, namespace, _client_name(), is_secure(url), config)
         except _native.Failure as failure:
             code, message = failure.args
             if code == Code.DISCONNECTED:

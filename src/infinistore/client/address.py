@@ -1,21 +1,22 @@
-"""Addresses of servers, as people write them: infinistore://host:port."""
+"""Addresses of servers, as people write them: infinistore://host:port; infinistores:// by TLS."""
 
 from __future__ import annotations
 
 from infinistore.errors import UsageError
 
 SCHEME = "infinistore://"
+SECURE_SCHEME = "infinistores://"  # TLS
 PORT = 22345
 
 
 def parse_address(url: str) -> tuple[str, int]:
-    """Host and port of `infinistore://host[:port]`; IPv6 in brackets. Raises `UsageError`."""
+    """Host and port of `infinistore[s]://host[:port]`; IPv6 in brackets. Raises `UsageError`."""
     if not isinstance(url, str):
         raise UsageError(
             f"the server's address is a {type(url).__name__}; give a text like {_like()}"
         )
     scheme, separator, rest = url.strip().partition("://")
-    if separator and scheme + separator != SCHEME:
+    if separator and scheme + separator not in (SCHEME, SECURE_SCHEME):
         raise UsageError(f"{url!r}: the scheme is {scheme!r}; write {_like()}")
     rest = (rest if separator else scheme).removesuffix("/")
     if any(mark in rest for mark in "/?#@"):
@@ -27,6 +28,11 @@ def parse_address(url: str) -> tuple[str, int]:
     if not host:
         raise UsageError(f"{url!r} names no host; write {_like()}")
     return host, _port(url, port)
+
+
+def is_secure(url: str) -> bool:
+    """Whether a URL, of a server or a cluster, asks for TLS."""
+    return url.strip().partition("://")[0].partition("+")[0] == SECURE_SCHEME.removesuffix("://")
 
 
 def _like() -> str:

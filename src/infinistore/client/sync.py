@@ -25,10 +25,10 @@ def connect(
 ) -> Client:
     """Connects to a server, `infinistore://host[:port]`, and waits until it has answered.
 
-    Keys live in `namespace`. `transport` is "auto" (shared memory on the same machine, else RDMA
-    if both ends have it, else TCP), "shm", "rdma" or "tcp"; the other settings are the fields of
-    `ClientConfig`; what is not given comes from INFINISTORE_* and its default. Raises
-    `ConnectError`, `AuthError`, `UsageError`.
+    By TLS: `infinistores://`. Keys live in `namespace`. `transport` is "auto" (shared memory on
+    the same machine, else RDMA if both ends have it, else TCP), "shm", "rdma" or "tcp"; the other
+    settings are the fields of `ClientConfig`; what is not given comes from INFINISTORE_* and its
+    default. Raises `ConnectError`, `AuthError`, `UsageError`.
     """
     return Client(open_native(url, namespace, token, transport, settings)())
 

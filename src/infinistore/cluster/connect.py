@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from infinistore.client._session import Session, dialer, open_native
+from infinistore.client.address import SCHEME as PLAIN_SCHEME
+from infinistore.client.address import SECURE_SCHEME, is_secure
 from infinistore.client.aio import AsyncClient, opened
 from infinistore.client.sync import Client
-from infinistore.cluster.view import NOTE_NAMESPACE, SCHEME, SOURCES
+from infinistore.cluster.view import NOTE_NAMESPACE, SCHEME, SECURE, SOURCES
 from infinistore.config import ClientConfig, load
 from infinistore.errors import UsageError
 
@@ -29,10 +31,11 @@ def connect(
 ) -> Client:
     """Connects to a server, `infinistore://host[:port]`, or to several as one pool.
 
-    Several: `infinistore://a,b:port,c`. Waits until it, or one of them, has answered. Keys live in
-    `namespace`. `transport` is "auto" (shared memory on the same machine, else TCP), "shm" or
-    "tcp"; `replicas` is on how many nodes of a cluster each value is written; the other settings
-    are the fields of `ClientConfig`; what is not given comes from INFINISTORE_* and its default.
+    Several: `infinistore://a,b:port,c`. By TLS: `infinistores://`. Waits until it, or one of them,
+    has answered. Keys live in `namespace`. `transport` is "auto" (shared memory on the same
+    machine, else TCP), "shm" or "tcp"; `replicas` is on how many nodes of a cluster each value is
+    written; the other settings are the fields of `ClientConfig`; what is not given comes from
+    INFINISTORE_* and its default.
     Raises `ConnectError`, `AuthError`, `UsageError`.
     """
     return Client(_opener(url, namespace, token, transport, replicas, settings)())
@@ -85,7 +88,13 @@ def _opener(
     def open_cluster() -> Session:
         source = SOURCES[scheme](url)
         fleet = Fleet(replicas)
-        watch = Watch(source, fleet, dial, lambda at: Client(Session(dial_notes(at), at)))
+        watch = Watch(
+            source,
+            fleet,
+            dial,
+            lambda at: Client(Session(dial_notes(at), at)),
+            scheme=SECURE_SCHEME if is_secure(url) else PLAIN_SCHEME,
+        )
         watch.connect()
         cluster = Cluster(fleet, watch)
         weakref.finalize(cluster, watch.stop.set)  # a cluster that nobody has closed
@@ -99,4 +108,6 @@ def is_cluster(url: object) -> bool:
     if not isinstance(url, str):
         return False
     scheme, has_scheme, rest = url.strip().partition("://")
-    return bool(has_scheme) and scheme in SOURCES and (scheme != SCHEME or "," in rest)
+    return (
+        bool(has_scheme) and scheme in SOURCES and (scheme not in (SCHEME, SECURE) or "," in rest)
+    )

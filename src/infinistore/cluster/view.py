@@ -17,6 +17,7 @@ from infinistore.cluster.nodes import NAME_BYTES_MAX, NODES_MAX, Node, State, Vi
 from infinistore.errors import ConfigError, UsageError
 
 SCHEME = "infinistore"
+SECURE = "infinistores"  # TLS with every node
 NOTE_NAMESPACE = "infinistore.cluster"
 NOTE_KEY = b"view"
 # A note is its size in bytes, a line feed, JSON, and blanks up to whole pages: a reader, who has to
@@ -74,7 +75,9 @@ def _etcd_source(url: str) -> ViewSource:
 # From a URL's scheme to what finds the nodes. A maker checks its URL, and waits for a first view.
 SOURCES: dict[str, Callable[[str], ViewSource]] = {
     SCHEME: StaticSource.of_url,
-    "infinistore+etcd": _etcd_source,
+    SECURE: StaticSource.of_url,
+    f"{SCHEME}+etcd": _etcd_source,
+    f"{SECURE}+etcd": _etcd_source,
 }
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from infinistore.client.address import SCHEME
 from infinistore.client.native import NativeClient
 from infinistore.client.sync import Client
 from infinistore.cluster.fleet import Fleet
@@ -44,6 +45,7 @@ class Watch:
         fleet: Fleet,
         dial: Callable[[str], NativeClient],
         dial_notes: Callable[[str], Client],
+        scheme: str = SCHEME,
     ) -> None:
         self.devices: set[int] = set()  # which each connection is prepared for
         self.kept: dict[int, int] = {}  # memory that each connection keeps: address -> size
@@ -53,6 +55,7 @@ class Watch:
         self._fleet = fleet
         self._dial = dial
         self._dial_notes = dial_notes
+        self._scheme = scheme
         self._notes: dict[str, Note] = {}
         self._seen_s: dict[str, float] = {}  # when each node was in the view
         self._thread: threading.Thread | None = None
@@ -129,7 +132,7 @@ class Watch:
 
     def _open(self, member: Member) -> InfiniStoreError | None:
         try:
-            native = self._dial(f"infinistore://{member.node.address}")
+            native = self._dial(self._scheme + member.node.address)
         except InfiniStoreError as error:
             self._fleet.probed(member, None)
             return error
@@ -182,7 +185,7 @@ class Watch:
     def _notes_of(self, member: Member) -> Client | None:
         if member.notes is None:
             try:
-                member.notes = self._dial_notes(f"infinistore://{member.node.address}")
+                member.notes = self._dial_notes(self._scheme + member.node.address)
             except InfiniStoreError as error:
                 if error.retryable:  # it is gone, or about to go
                     return None

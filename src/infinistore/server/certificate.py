@@ -1,4 +1,4 @@
-"""The admin port's certificate: read at the start, and again when its files change."""
+"""The certificate of admin and data port: read at the start, and again when its files change."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import ssl
+from collections.abc import Callable
 
 from infinistore.config import ServerConfig
 from infinistore.errors import ConfigError
@@ -30,14 +31,19 @@ class Certificate:
                 f"{error.strerror or error if isinstance(error, OSError) else error}"
             ) from error
 
-    def reload_if_changed(self) -> bool:
-        """Whether there was something new. What cannot be used is logged, and the old one stays."""
+    def reload_if_changed(self, reload_data_port: Callable[[], str] = lambda: "") -> bool:
+        """Whether there was something new. What cannot be used is logged, and the old one stays.
+
+        `reload_data_port` answers why its own stays, or an empty text.
+        """
         state = self._state()
         if state == self._seen:
             return False
         self._seen = state
         try:
             self._read()  # apart, so that half of a change does not reach the one in use
+            if refusal := reload_data_port():
+                raise ValueError(refusal)
             self.context.load_cert_chain(*self._files, password=_no_password)
         except (OSError, ValueError) as error:
             logger.warning("the new certificate cannot be used, the old one stays: %s", error)
@@ -45,11 +51,11 @@ class Certificate:
         logger.info("a new certificate is in use")
         return True
 
-    async def watch(self) -> None:
+    async def watch(self, reload_data_port: Callable[[], str]) -> None:
         """Looks for changes until cancelled; on the loop's thread, as handshakes are."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self.reload_if_changed()
+            self.reload_if_changed(reload_data_port)
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -75,7 +81,7 @@ def _no_password() -> str:
 
 
 def read_certificate(config: ServerConfig) -> Certificate | None:
-    """None: the admin port speaks plain HTTP. Raises `ConfigError`."""
+    """None: neither port speaks TLS. Raises `ConfigError`."""
     if bool(config.tls_cert_file) != bool(config.tls_key_file):
         raise ConfigError("tls_cert_file and tls_key_file go together; give both")
     if not config.tls_cert_file:

@@ -97,11 +97,13 @@ def _join_cluster(
         return None
     loop, port = asyncio.get_running_loop(), int(started["port"])
     own_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(plan.host, plan.host)
+    node = plan.cluster.node(plan.host, port, plan.pool_bytes, int(started["incarnation"]))
     agent = Agent(
         plan.cluster,
         plan.config,
-        plan.cluster.node(plan.host, port, plan.pool_bytes, int(started["incarnation"])),
-        _address(own_host, port),
+        node,
+        # By TLS a node calls itself by the name that its certificate has.
+        node.address if plan.cluster.is_secure else _address(own_host, port),
         plan.token,
         server,
         on_drained=lambda: loop.call_soon_threadsafe(stop.set),
@@ -155,7 +157,7 @@ async def _work(server: NativeServer, plan: Plan) -> None:
     if plan.certificate is None:
         await house
     else:
-        await asyncio.gather(house, plan.certificate.watch())
+        await asyncio.gather(house, plan.certificate.watch(server.reload_certificate))
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -34,6 +34,7 @@ class NativeServer(Protocol):
     def staged(self) -> list[dict[str, Any]]: ...
     def hottest(self, count_max: int, /) -> list[HeatRow]: ...
     def list_keys(self, cursor: int, count_max: int, /) -> tuple[int, list[HeatRow]]: ...
+    def reload_certificate(self) -> str: ...
     def recent_log(self) -> list[dict[str, Any]]: ...
     def check_integrity(self) -> str: ...
     def scrub(self) -> NativeScrub: ...
@@ -56,6 +57,8 @@ class ServerOptions:
     rdma_device: str
     token: str
     tenants: list[tuple[str, str, int]]  # name, token, quota
+    tls_cert_file: str  # empty: TCP's bytes travel as they are
+    tls_key_file: str
     eviction: str
     stage_timeout_s: float
     stage_share: float
@@ -83,6 +86,8 @@ def options_for(plan: Plan, version: str) -> ServerOptions:
         rdma_device=config.rdma_device,
         token=plan.token,
         tenants=[(each.name, each.token, each.quota_bytes) for each in plan.tenants],
+        tls_cert_file=config.tls_cert_file,
+        tls_key_file=config.tls_key_file,
         eviction=config.eviction,
         stage_timeout_s=config.stage_timeout_s,
         stage_share=config.stage_share,

@@ -20,6 +20,7 @@ from infinistore.cluster.members.registry import (
 from infinistore.errors import ConfigError, SetupError
 
 SCHEME = "infinistore+etcd://"
+SCHEMES = (SCHEME, "infinistores+etcd://")  # TLS with the nodes
 PORT = 2379
 ENDPOINTS_MAX = 16
 CLUSTER_BYTES_MAX = 128
@@ -47,7 +48,7 @@ class EtcdAddress:
 
 def parse_etcd(url: str) -> EtcdAddress:
     """`infinistore+etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER`. Raises `ConfigError`."""
-    hosts, slash, cluster = url.strip().removeprefix(SCHEME).partition("/")
+    hosts, slash, cluster = url.strip().partition("://")[2].partition("/")
     cluster = cluster.removesuffix("/")
     if not slash or not cluster or not cluster.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(

@@ -88,7 +88,7 @@ class Duties:
         self._ttl_s = config.node_ttl_s
         self._own_address = own_address
         self._on_drained = on_drained
-        self._peers = Peers(token)
+        self._peers = Peers(token, is_secure=plan.is_secure)
         self._server = server
         self._settler = Settler(server, self._peers, own_address, self.rate)
         self.copier = Copier(self._peers, own_address, self.rate)

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 
-from infinistore.client.address import SCHEME
+from infinistore.client.address import SCHEME, SECURE_SCHEME
 from infinistore.client.aio import AsyncClient, connect_async
 from infinistore.errors import InfiniStoreError
 
@@ -17,8 +17,11 @@ CLIENTS_MAX = 64
 class Peers:
     """For the tasks of one event loop."""
 
-    def __init__(self, token: str, clients_max: int = CLIENTS_MAX) -> None:
+    def __init__(
+        self, token: str, clients_max: int = CLIENTS_MAX, *, is_secure: bool = False
+    ) -> None:
         self._token = token
+        self._scheme = SECURE_SCHEME if is_secure else SCHEME
         self._clients_max = clients_max
         # Tasks, so that two who want the same client wait for one connection.
         self._clients: OrderedDict[tuple[str, str], asyncio.Task[AsyncClient]] = OrderedDict()
@@ -43,7 +46,7 @@ class Peers:
         return client
 
     async def _connect(self, address: str, namespace: str) -> AsyncClient:
-        return await connect_async(SCHEME + address, namespace, token=self._token, channels=1)
+        return await connect_async(self._scheme + address, namespace, token=self._token, channels=1)
 
     async def close(self) -> None:
         while self._clients:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infinistore.client.address import SCHEME, parse_address
+from infinistore.client.address import SCHEME, SECURE_SCHEME, is_secure, parse_address
 from infinistore.cluster.members import etcd
 from infinistore.cluster.members.etcd import EtcdAddress, parse_etcd
 from infinistore.cluster.nodes import NODES_MAX, Node
@@ -22,6 +22,7 @@ class ClusterPlan:
     address: str
     etcd: EtcdAddress | None
     listed: tuple[str, ...]  # addresses
+    is_secure: bool = False  # TLS between the nodes
 
     def node(self, host: str, port: int, capacity_bytes: int, incarnation: int) -> Node:
         """The node, for a server that listens there."""
@@ -36,9 +37,11 @@ def plan_cluster(config: ServerConfig, host: str) -> ClusterPlan | None:
         if given:
             raise ConfigError(f"{given[0]} is set and cluster is not; set both or neither")
         return None
+    _check_tls(config)
     address = _advertised(config, host)
-    if config.cluster.startswith(etcd.SCHEME):
-        return ClusterPlan(config.node_name, address, parse_etcd(config.cluster), ())
+    if config.cluster.startswith(etcd.SCHEMES):
+        found = parse_etcd(config.cluster)
+        return ClusterPlan(config.node_name, address, found, (), is_secure(config.cluster))
     listed = parse_list(config.cluster)
     if config.node_name:
         raise ConfigError(
@@ -50,12 +53,26 @@ def plan_cluster(config: ServerConfig, host: str) -> ClusterPlan | None:
             f"advertise = {address or '(port 0)'!r} is not in the list {config.cluster!r}; "
             "give this server's own address as it stands there"
         )
-    return ClusterPlan("", address, None, listed)
+    return ClusterPlan("", address, None, listed, is_secure(config.cluster))
+
+
+def _check_tls(config: ServerConfig) -> None:
+    """A node speaks to the others, and to itself, as the cluster's clients do."""
+    if is_secure(config.cluster) and not config.tls_cert_file:
+        raise ConfigError(
+            f"cluster = {config.cluster!r} asks for TLS; give tls_cert_file and tls_key_file"
+        )
+    if config.tls_cert_file and not is_secure(config.cluster):
+        raise ConfigError(
+            f"cluster = {config.cluster!r} is without TLS and tls_cert_file is set; write "
+            f"{config.cluster.replace('infinistore', 'infinistores', 1)}"
+        )
 
 
 def parse_list(url: str) -> tuple[str, ...]:
     """The addresses of `infinistore://A:1,B:2`, each once. Raises `ConfigError`."""
-    listed = tuple(_address(part, url) for part in url.strip().removeprefix(SCHEME).split(","))
+    rest = url.strip().removeprefix(SECURE_SCHEME).removeprefix(SCHEME)
+    listed = tuple(_address(part, url) for part in rest.split(","))
     if len(listed) > NODES_MAX:
         raise ConfigError(f"cluster lists {len(listed)} nodes; at most {NODES_MAX} can be one")
     if len(set(listed)) < len(listed):

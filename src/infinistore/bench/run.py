@@ -33,7 +33,11 @@ WARM_UPS = 1
 POOL_SHARE = 4
 POOL_SLACK = 128 * MIB
 
-LIMITS: dict[str, tuple[str, ...]] = {"shm": (MEMCPY, STREAMING), "tcp": (SOCKETS,)}
+LIMITS: dict[str, tuple[str, ...]] = {
+    "shm": (MEMCPY, STREAMING),
+    "tcp": (SOCKETS,),
+    "tls": (SOCKETS,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +114,31 @@ def entrants(
             found.append(InProcess(contender, arena))
 
         url, far_pids = options.url, tuple[int, ...]()
-        if not url:
+        pool_bytes = POOL_SHARE * arena.source.size + POOL_SLACK
+        if not url and set(options.transports) != {"tls"}:
             on_step("starting a server")
-            server = BenchServer(POOL_SHARE * arena.source.size + POOL_SLACK)
+            server = BenchServer(pool_bytes)
             cleanup.callback(server.close)
             url, far_pids = server.url, (server.pid,)
         if "shm" in options.transports:
             middle = shared_memory(arena.source.size)
             add(CopyLimit(arena, middle, nontemporal=False))
             add(CopyLimit(arena, middle, nontemporal=True))
-        if "tcp" in options.transports:
+        if {"tcp", "tls"} & set(options.transports):
             add(StreamLimit(arena, 2))
         for transport in options.transports:
+            authority = ""
+            if transport == "tls" and not options.url:  # a server speaks it or does not
+                secured = BenchServer(pool_bytes, speaks_tls=True)
+                cleanup.callback(secured.close)
+                url, far_pids, authority = secured.url, (secured.pid,), secured.authority
             client = StoreContender(
-                arena, url=url, token=options.token, transport=transport, far_pids=far_pids
+                arena,
+                url=url,
+                token=options.token,
+                transport=transport,
+                authority=authority,
+                far_pids=far_pids,
             )
             add(client)
             if transport == "shm" and far_pids:  # a server of others keeps what it holds

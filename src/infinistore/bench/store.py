@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from infinistore.bench.certificate import make_certificate
 from infinistore.bench.process import ChildProcess
 from infinistore.bench.rounds import each_timed
 from infinistore.errors import CorruptError, InfiniStoreError, SetupError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from infinistore.bench.figures import Case
     from infinistore.bench.memory import Arena, Offsets, Order
 
-Transport = Literal["shm", "tcp"]
+Transport = Literal["shm", "tcp", "tls"]  # the last: TCP, by TLS
 
 START_TIMEOUT_S = 30.0
 POPULATE_TIMEOUT_S = 60.0
@@ -35,9 +36,16 @@ TOUCH_BLOCK_BYTES, TOUCH_BATCH_BLOCKS = 1024**2, 64
 class BenchServer:
     """`python -m infinistore.server` on free ports, ended by close(), its pool populated."""
 
-    def __init__(self, pool_bytes: int, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, pool_bytes: int, arguments: Sequence[str] = (), *, speaks_tls: bool = False
+    ) -> None:
         # Short, as a unix socket's path has to fit 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="infinistore-"))
+        self.authority = ""  # the certificate that vouches for it
+        if speaks_tls:
+            chain, key = make_certificate(self._folder)
+            self.authority = str(chain)
+            arguments = (*arguments, f"--tls-cert-file={chain}", f"--tls-key-file={key}")
         command = [
             *(sys.executable, "-m", "infinistore.server", "--host=127.0.0.1", "--port=0"),
             *("--admin-port=0", f"--pool={pool_bytes}"),
@@ -48,7 +56,8 @@ class BenchServer:
             name = "the server for the benchmark"
             self._process = ChildProcess(name, command, self._folder / "log")
             self.pid = self._process.pid
-            self.url = f"infinistore://{self._read_address()}"
+            scheme = "infinistores" if speaks_tls else "infinistore"
+            self.url = f"{scheme}://{self._read_address()}"
             self._wait_populated(pool_bytes)
         except BaseException:
             self.close()
@@ -64,7 +73,8 @@ class BenchServer:
     def _wait_populated(self, pool_bytes: int) -> None:
         import infinistore
 
-        with contextlib.closing(infinistore.connect(self.url, transport="tcp")) as client:
+        client = infinistore.connect(self.url, transport="tcp", tls_ca_file=self.authority or None)
+        with contextlib.closing(client):
             deadline = time.monotonic() + POPULATE_TIMEOUT_S
             while client.stats()["populated_bytes"] < pool_bytes:
                 if time.monotonic() > deadline:
@@ -95,6 +105,7 @@ class StoreContender:
         name: str = "",
         token: str | None = None,
         verify: bool = True,
+        authority: str = "",
         far_pids: tuple[int, ...] = (),
     ) -> None:
         import infinistore
@@ -103,7 +114,12 @@ class StoreContender:
         self.far_pids = far_pids
         self._arena = arena
         self._client: Client = infinistore.connect(
-            url, namespace=NAMESPACE, token=token, transport=transport, verify=verify
+            url,
+            namespace=NAMESPACE,
+            token=token,
+            transport="tcp" if transport == "tls" else transport,
+            verify=verify,
+            tls_ca_file=authority or None,
         )
         self._passes = 0
         self._keys: list[bytes] = []

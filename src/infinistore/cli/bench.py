@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from infinistore.bench.store import Transport
 
 EXIT_SHORT = 1
-TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp")
+TRANSPORTS: tuple[Transport, ...] = ("shm", "tcp", "tls")
+USUAL: tuple[Transport, ...] = ("shm", "tcp")
 ROUNDS, CHECK_ROUNDS, QUICK_ROUNDS = 5, 8, 3
 
 
@@ -50,7 +51,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -
 @click.option("--token", default=None, envvar="INFINISTORE_TOKEN", help="Secret for --url.")
 @click.option(
     "--transport", "transports", multiple=True, type=click.Choice(TRANSPORTS),
-    help="Only this one; may be repeated.",
+    help="Only this one (tls: TCP by TLS); may be repeated.",
 )  # fmt: skip
 @click.option(
     "--block", "block_sizes", multiple=True, callback=_sizes, metavar="SIZE",
@@ -116,7 +117,7 @@ def command(
     options = Options(
         url=url,
         token=token,
-        transports=tuple(name for name in TRANSPORTS if name in (transports or TRANSPORTS)),
+        transports=tuple(name for name in TRANSPORTS if name in (transports or USUAL)),
         block_sizes=block_sizes or BLOCK_SIZES,
         working_set=working_set,
         rounds=rounds or (ROUNDS if not check else QUICK_ROUNDS if quick else CHECK_ROUNDS),

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# All that an operator relies on: commands, admin port, web page (in a real browser), security,
-# deployment. Installs what the tests need beside the environment; the last line sums up.
+# All that an operator relies on: commands against a server under load, a cluster and nothing at all;
+# explain and what-if; admin port and web page (in a real browser), whose numbers and Grafana's are the
+# command line's; security, TLS, deployment; and the time from a clone to the README's first hit.
+# Installs what the tests need beside the environment; the last line sums up. `WITHOUT_FIRST_HIT=1`
+# leaves the clone out.
 . "$(dirname "$0")/stage.sh"
 
 install_browser() {
@@ -20,15 +23,27 @@ install_tools() {
 }
 
 run_tests() {
-  python -m pytest tests/operations tests/unit/server tests/unit/cli tests/e2e/test_cli.py \
-    tests/e2e/test_serve.py tests/e2e/test_verify.py "$@" | tee build/operations.log
+  python -m pytest tests/operations tests/faults/test_tls.py tests/unit/server tests/unit/cli \
+    tests/unit/test_what_if.py tests/e2e/test_cli.py tests/e2e/test_every_command.py \
+    tests/e2e/test_explain.py tests/e2e/test_readme.py tests/e2e/test_serve.py tests/e2e/test_verify.py \
+    -rs "$@" | tee build/operations.log
   return "${PIPESTATUS[0]}"
 }
+
+run_first_hit() { scripts/first_hit.sh | tee build/first-hit.log; return "${PIPESTATUS[0]}"; }
 
 mkdir -p build
 stage "Chromium" 5 install_browser
 stage "tools for manifests" 5 install_tools
-rc=0
+parts=() rc=0
 (stage "operations" 20 run_tests "$@") || rc=$?
-say "test-operations: $(tail -1 build/operations.log | tr -d '=' | sed 's/^ *//; s/ *$//')"
+parts+=("tests $(tail -1 build/operations.log | tr -d '=' | sed 's/^ *//; s/ *$//')")
+if [ -n "${WITHOUT_FIRST_HIT:-}" ]; then
+  parts+=("first hit left out")
+elif (stage "from a clone to the first hit" 12 run_first_hit); then
+  parts+=("$(tail -1 build/first-hit.log | sed 's/^==> //')")
+else
+  rc=1 parts+=("first hit FAILED")
+fi
+say "test-operations: $([ "$rc" = 0 ] && echo passed || echo FAILED): $(IFS=';'; echo "${parts[*]}" | sed 's/;/; /g')"
 exit "$rc"

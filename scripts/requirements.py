@@ -1,4 +1,4 @@
-"""Prints what pyproject.toml asks for as requirements: runtime and the dev group, or one named."""
+"""Prints what pyproject.toml asks for: at run time and for development, or by a named group."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def group(groups: dict[str, list[Any]], name: str) -> list[str]:
 def main() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
+    if sys.argv[1:] == ["runtime"]:
+        print("\n".join(project["project"]["dependencies"]))
+        return
     if len(sys.argv) > 1:
         print("\n".join(group(groups, sys.argv[1])))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -12,9 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import infinistore
+from etcd_process import free_port
 from infinistore.cli import COMMANDS, group, load
 from infinistore.errors import ConnectError
 from server_process import ServerProcess
+from waiting import until
 
 # How to ask a running server by each command; a new command needs a row.
 WORDS: dict[str, tuple[str, ...]] = {
@@ -101,9 +104,16 @@ def test_with_an_address_that_does_not_answer_it_says_so_soon(name: str, silent:
 @pytest.fixture(scope="module")
 def loaded(server: ServerProcess) -> Iterator[ServerProcess]:
     """A server that a client writes to and reads from all the time."""
+    with load_on(server.url):
+        yield server
+
+
+@contextlib.contextmanager
+def load_on(url: str) -> Iterator[None]:
+    """Writes and reads, all the time, in the namespace "load"."""
     stop = threading.Event()
     failures: list[BaseException] = []
-    client = infinistore.connect(server.url, namespace="load")
+    client = infinistore.connect(url, namespace="load")
     source, target = memoryview(bytearray(1 << 20)), memoryview(bytearray(1 << 20))
     blocks = [(f"k{i}", i * 65536) for i in range(16)]
 
@@ -122,7 +132,7 @@ def loaded(server: ServerProcess) -> Iterator[ServerProcess]:
     client.sync()
     thread = threading.Thread(target=work)
     thread.start()
-    yield server
+    yield
     stop.set()
     thread.join()
     client.close()
@@ -136,6 +146,37 @@ def test_against_a_server_under_load_it_answers(name: str, loaded: ServerProcess
     told = run(name, loaded.admin_address, "--json")
     assert told.exit_code == 0, (told.output, told.exception)
     assert isinstance(json.loads(told.stdout), dict)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[ServerProcess]]:
+    """Both nodes of a cluster under load."""
+    places = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    url = "infinistore://" + ",".join(places)
+    nodes: list[ServerProcess] = []
+    try:
+        for place in places:
+            port = place.rpartition(":")[2]
+            nodes.append(ServerProcess(f"--port={port}", f"--cluster={url}"))
+        until(lambda: all(row["answers"] for row in nodes[0].admin("/cluster")["nodes"]))
+        with load_on(url):
+            yield nodes
+    finally:
+        for each in nodes:
+            each.kill()
+
+
+@pytest.mark.parametrize("name", [*(name for name in WORDS if name not in ENDS), *sorted(ENDS)])
+def test_against_a_cluster_under_load_it_answers(name: str, nodes: list[ServerProcess]) -> None:
+    address, other = nodes[0].admin_address, nodes[1]
+    # On one host the nodes' admin ports differ.
+    more = (f"--node={other.address}={other.admin_address}",) if name == "explain" else ()
+    told = run(name, address, *more, "--json")
+    assert told.exit_code == 0, (told.output, told.exception)
+    assert isinstance(json.loads(told.stdout), dict)
+    if name not in ENDS:
+        shown = run(name, address, *more)
+        assert shown.exit_code == 0, (shown.output, shown.exception)
 
 
 def test_top_sees_the_load(loaded: ServerProcess) -> None:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomllib
 
+import infinistore
 from infinistore.config import ServerConfig, load, settings
 from infinistore.server.admin import ROUTES
+from infinistore.server.prometheus import METRICS
 from server_process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +49,44 @@ def test_every_metric_of_the_dashboard_is_one_that_the_server_exports(
     asked = names_in(json.dumps(DASHBOARD))
     assert len(asked) >= 25
     assert asked <= exported, f"not exported: {sorted(asked - exported)}"
+
+
+def test_what_the_dashboard_asks_is_what_the_command_line_shows(
+    server: ServerProcess, connect: Callable[..., infinistore.Client]
+) -> None:
+    client = connect()
+    cache = np.zeros(64 * 1024, np.uint8)
+    for first in range(0, 64, 16):
+        blocks = [(f"k{first + i}", i * 4096) for i in range(16)]
+        client.write_cache(cache, blocks, 4096)
+        client.sync()
+        client.read_cache(np.zeros_like(cache), blocks, 4096)
+        client.sync()
+    client.match_prefix(["none"])
+    command = [sys.executable, "-m", "infinistore", "status", "--json"]
+    command.append(f"--admin={server.admin_address}")
+    told = subprocess.run(command, capture_output=True, check=True, timeout=30)
+    stats = json.loads(told.stdout)["stats"]
+    samples = dict(re.findall(r"^([^#\s]\S*) (\S+)$", server.admin("/metrics"), re.M))
+    asked = names_in(json.dumps(DASHBOARD))
+    shown, wanted = {}, {}
+    for metric in METRICS:
+        name = f"infinistore_{metric.name}"
+        if name in asked and metric.source in stats and metric.suffix != "_sum":
+            labels = f"{{{metric.labels}}}" if metric.labels else ""
+            shown[name + labels] = float(samples[f"{name}{metric.suffix}{labels}"])
+            wanted[name + labels] = pytest.approx(stats[metric.source] * metric.scale)
+    assert shown == wanted
+    assert len(shown) > 25
+    assert shown["infinistore_hits_total"] == 64
+
+
+def test_the_page_of_metrics_has_all_that_a_server_exports(server: ServerProcess) -> None:
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", server.admin("/metrics"), re.M))
+    listed = re.findall(r"^\| `(\w+)` \| (\w+) \|", (ROOT / "docs/metrics.md").read_text(), re.M)
+    assert kinds.items() <= dict(listed).items()
+    page = runpy.run_path(str(ROOT / "scripts/metrics_page.py"))["page"]()
+    assert (ROOT / "docs/metrics.md").read_text() == page
 
 
 def test_counters_are_asked_as_rates_and_gauges_are_not(server: ServerProcess) -> None:

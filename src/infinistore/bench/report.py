@@ -27,6 +27,8 @@ SMALL_BLOCK_BYTES, LARGE_BLOCK_BYTES_MIN = 4 * 1024, 64 * 1024
 
 def target_of(transport: str, block_bytes: int) -> float | None:
     """The share of the best limit that is promised for such blocks, or None."""
+    if transport not in TARGETS:  # tls: what it costs is what it costs
+        return None
     small, large = TARGETS[transport]
     if block_bytes >= LARGE_BLOCK_BYTES_MIN:
         return large

@@ -89,7 +89,9 @@ def run(options: Options, on_step: Callable[[str], None] = lambda step: None) ->
         "blocks verified": str(sum(result.blocks_verified for result in results)),
         "load average": f"{load_before:.1f} before, {load_average():.1f} after",
     }
-    return Run(make_rows(results, options.transports, LIMITS), describe_machine(), settings)
+    # By TLS beside the same without, where that took part.
+    limits = LIMITS | ({"tls": ("tcp",)} if "tcp" in options.transports else {})
+    return Run(make_rows(results, options.transports, limits), describe_machine(), settings)
 
 
 def step_count(options: Options) -> int:

@@ -381,7 +381,7 @@ def test_bad_addresses_are_refused(url: str, says: str) -> None:
     ("settings", "kind", "says"),
     [
         ({"chanels": 3}, ConfigError, "did you mean channels"),
-        ({"transport": "rdma"}, ConfigError, "not one of auto, shm, tcp"),
+        ({"transport": "ucx"}, ConfigError, "not one of auto, shm, rdma, tcp"),
         ({"channels": 0}, ConfigError, "1 to 16"),
         ({"namespace": ""}, UsageError, "namespace"),
         ({"namespace": "x" * 600}, UsageError, "600 bytes"),

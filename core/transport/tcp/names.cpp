@@ -5,14 +5,13 @@
 #include <netinet/in.h>
 #include <pthread.h>
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
-#include <shared_mutex>
 #include <system_error>
 
 #include "core/base/thread.h"
+#include "core/transport/fork_hold.h"
 
 namespace infinistore {
 namespace {
@@ -42,15 +41,8 @@ struct FreeList {
   void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
 };
 
-// Shared by the lookups that run, and waited for by fork(): glibc takes locks of its own meanwhile,
-// which a child born then would find taken for ever, and never connect.
-std::shared_timed_mutex& resolving() {
-  static std::shared_timed_mutex mutex;
-  return mutex;
-}
-
 Result<SocketAddresses> look_up(const std::string& host, std::uint16_t port) {
-  const std::shared_lock lock(resolving());
+  const auto hold = hold_off_forks();
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG;
@@ -86,27 +78,14 @@ ProcessNames& the_names() {
   return names;
 }
 
-// What takes longer waits for the network, and holds no lock of glibc's meanwhile.
-constexpr auto kForkWaitMax = std::chrono::milliseconds(500);
-bool& fork_has_lock() {
-  thread_local bool has = false;  // several threads may fork at once
-  return has;
-}
-void before_fork() { fork_has_lock() = resolving().try_lock_for(kForkWaitMax); }
-void in_parent() {
-  if (fork_has_lock()) resolving().unlock();
-}
-// New, neither unlocked nor emptied: the parent's threads that had a part in them are not here.
-void in_child() {
-  std::construct_at(&resolving());
-  std::construct_at(&the_names());
-}
+// New, not emptied: the parent's threads that had a part in them are not here.
+void in_child() { std::construct_at(&the_names()); }
 
 }  // namespace
 
 Names& process_names() {
   auto& names = the_names().names;
-  [[maybe_unused]] static const int guarded = ::pthread_atfork(&before_fork, &in_parent, &in_child);
+  [[maybe_unused]] static const int guarded = ::pthread_atfork(nullptr, nullptr, &in_child);
   return names;
 }
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/transport/fork_hold.h"
 #include "core/transport/tls/constants.h"
 #include "core/transport/tls/context.h"
 
@@ -44,7 +45,7 @@ Error cannot_name(const TlsLibrary& library, const std::string& host) {
 
 Result<std::unique_ptr<Tls>> begin(int socket, const std::string& host,
                                    const std::string& trusted_file) {
-  const auto lock = hold_off_forks();
+  const auto hold = hold_off_forks();  // making contexts and handshakes take locks of OpenSSL's
   auto context = read_trusted(trusted_file);
   if (!context) return context.error();
   const TlsLibrary& library = context->library();
@@ -118,7 +119,7 @@ Result<std::unique_ptr<Tls>> connect_tls(int socket, const std::string& host,
   const TlsLibrary& library = *load_tls_library().value();
   while (true) {
     {
-      const auto lock = hold_off_forks();
+      const auto hold = hold_off_forks();
       if ((*tls)->shake_hands()) return tls;
       if (errno != EAGAIN) return failed(**tls, library, errno, host, trusted_file);
     }

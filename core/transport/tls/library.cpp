@@ -1,11 +1,8 @@
 #include "core/transport/tls/library.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 
-#include <chrono>
 #include <cstdlib>
-#include <memory>
 
 namespace infinistore {
 namespace {
@@ -106,22 +103,6 @@ Result<const TlsLibrary*> load() {
   return &tls;
 }
 
-// What takes longer is no lock of OpenSSL's.
-constexpr auto kForkWaitMax = std::chrono::milliseconds(500);
-std::shared_timed_mutex& busy() {
-  static std::shared_timed_mutex mutex;
-  return mutex;
-}
-bool& fork_has_lock() {
-  thread_local bool has = false;  // several threads may fork at once
-  return has;
-}
-void before_fork() { fork_has_lock() = busy().try_lock_for(kForkWaitMax); }
-void in_parent() {
-  if (fork_has_lock()) busy().unlock();
-}
-void in_child() { std::construct_at(&busy()); }  // whoever had it is not here
-
 }  // namespace
 
 std::string TlsLibrary::take_error() const {
@@ -138,11 +119,6 @@ std::string TlsLibrary::take_error() const {
 Result<const TlsLibrary*> load_tls_library() {
   static const Result<const TlsLibrary*> loaded = load();
   return loaded;
-}
-
-std::shared_lock<std::shared_timed_mutex> hold_off_forks() {
-  [[maybe_unused]] static const int guarded = ::pthread_atfork(&before_fork, &in_parent, &in_child);
-  return std::shared_lock(busy());
 }
 
 }  // namespace infinistore

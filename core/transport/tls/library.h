@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <shared_mutex>
 #include <string>
 
 #include "core/base/result.h"
@@ -81,9 +80,5 @@ struct TlsLibrary {
 
 // kSetup: this machine has none, and what to do.  Loads once; any thread.
 Result<const TlsLibrary*> load_tls_library();
-
-// Held while OpenSSL may take locks of its own (making contexts, handshakes of clients): fork()
-// waits for it, for a child would find them taken for ever.
-std::shared_lock<std::shared_timed_mutex> hold_off_forks();
 
 }  // namespace infinistore

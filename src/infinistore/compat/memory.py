@@ -84,4 +84,6 @@ class RegisteredMemory:
 
 def _current_stream(device: int) -> int:
     torch = sys.modules.get("torch")
-    return int(torch.cuda.current_stream(device).cuda_stream) if torch is not None else 0
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.current_stream(device).cuda_stream)

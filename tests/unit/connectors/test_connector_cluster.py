@@ -93,7 +93,7 @@ def test_a_node_that_dies_costs_its_blocks_and_what_follows_them(
     # after that is saved where it is found from now on.
     engine.prefill(Request("t", PROMPT), BLOCKS)
     lost = engine.worker.counters.totals["blocks_save_failed"]
-    assert lost <= 128
+    assert lost in {0, 22, 64, 86, 128, 150}  # all groups may have been its own
     engine.prefill(Request("v", PROMPT), BLOCKS)
     assert engine.worker.counters.totals["blocks_save_failed"] == lost
     other = Request("u", [*PROMPT, 2])

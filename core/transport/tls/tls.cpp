@@ -65,7 +65,8 @@ int Tls::write_socket(bio_st* bio, const char* from, int bytes) {
   const auto& library = loaded();
   auto& self = *static_cast<Tls*>(library.bio_data(bio));
   library.bio_clear_flags(bio, kBioFlagRead | kBioFlagWrite | kBioFlagRetry);
-  const auto put = ::send(self.socket_, from, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
+  const int flags = MSG_NOSIGNAL | (self.has_more_to_send_ ? MSG_MORE : 0);
+  const auto put = ::send(self.socket_, from, static_cast<std::size_t>(bytes), flags);
   if (put >= 0) return static_cast<int>(put);
   if (must_wait(errno)) {
     library.bio_set_flags(bio, kBioFlagWrite | kBioFlagRetry);
@@ -183,6 +184,8 @@ std::ptrdiff_t Tls::send(std::span<const iovec> pieces) noexcept {
   send_awaits_bytes_ = false;
   std::ptrdiff_t total = 0;
   std::size_t offset = 0;  // in the first piece
+  std::size_t left = 0;
+  for (const auto& piece : pieces) left += piece.iov_len;
   while (!pieces.empty()) {
     const auto& piece = pieces.front();
     const void* from = static_cast<const std::byte*>(piece.iov_base) + offset;
@@ -192,7 +195,10 @@ std::ptrdiff_t Tls::send(std::span<const iovec> pieces) noexcept {
       from = joined_.data();
     }
     const auto asked = static_cast<int>(std::min(bytes, kRecordBytes));
+    // A record is a call of its own: the kernel joins those that follow each other at once.
+    has_more_to_send_ = left > static_cast<std::size_t>(asked);
     const auto put = asked == 0 ? 0 : library_.ssl_write(ssl_, from, asked);
+    has_more_to_send_ = false;
     if (asked > 0 && put <= 0) {
       const auto end = understand(put, send_awaits_bytes_, kSslErrorWantRead);
       if (total > 0) return total;
@@ -200,6 +206,7 @@ std::ptrdiff_t Tls::send(std::span<const iovec> pieces) noexcept {
       return -1;
     }
     total += put;
+    left -= static_cast<std::size_t>(put);
     offset += static_cast<std::size_t>(put);
     while (!pieces.empty() && offset >= pieces.front().iov_len) {
       offset -= pieces.front().iov_len;

@@ -69,6 +69,7 @@ class Tls {
   ssl_st* const ssl_;
   const int socket_;
   std::vector<std::byte> joined_;  // small pieces, as one record
+  bool has_more_to_send_ = false;  // behind the record that is being written
   bool has_looked_ = false;        // at the first bytes
   bool met_plain_ = false;
   bool saw_end_ = false;  // of the socket

@@ -176,7 +176,9 @@ void Stream::update_interest() {
   const bool sends_by_bytes = tls_ && tls_->send_awaits_bytes();
   const bool reads_by_room = tls_ && tls_->receive_awaits_room();
   if (!is_paused_ || sends_by_bytes) wanted |= EPOLLIN;
-  if ((!outgoing_.empty() && !sends_by_bytes) || reads_by_room) wanted |= EPOLLOUT;
+  if ((!outgoing_.empty() && !sends_by_bytes) || (reads_by_room && !is_paused_)) {
+    wanted |= EPOLLOUT;
+  }
   if (wanted == interest_) return;
   interest_ = wanted;
   if (is_watched_) poller_.change(socket_.get(), interest_, *this);

@@ -15,6 +15,8 @@
 
 #include "core/client/client.h"
 #include "core/server/server.h"
+#include "core/transport/tls/certificate_testing.h"
+#include "core/transport/tls/library.h"
 #include "tests/fake_verbs/double.h"
 
 namespace infinistore {
@@ -23,7 +25,7 @@ namespace {
 constexpr std::size_t kBlock = 9000;
 constexpr std::size_t kBlocks = 40;
 
-ServerOptions server_options(std::string rdma) {
+ServerOptions server_options(std::string rdma, const TestCertificate* certificate) {
   return {.host = "127.0.0.1",
           .port = 0,
           .unix_socket = "",
@@ -34,8 +36,8 @@ ServerOptions server_options(std::string rdma) {
           .rdma_device = "",
           .token = "",
           .tenants = {},
-          .tls_cert_file = {},
-          .tls_key_file = {},
+          .tls_cert_file = certificate == nullptr ? "" : certificate->chain(),
+          .tls_key_file = certificate == nullptr ? "" : certificate->key(),
           .eviction = "lru",
           .stage_timeout_s = 30,
           .stage_share = 0.5,
@@ -47,7 +49,8 @@ ServerOptions server_options(std::string rdma) {
 }
 
 struct TestServer {
-  explicit TestServer(std::string rdma = "on") : server(server_options(std::move(rdma))) {
+  explicit TestServer(std::string rdma = "on", const TestCertificate* shown = nullptr)
+      : server(server_options(std::move(rdma), shown)), certificate(shown) {
     const auto started = server.start();
     REQUIRE_MESSAGE(started.ok(), (started.ok() ? "" : started.error().message));
     port = started.value().port;
@@ -63,8 +66,8 @@ struct TestServer {
                             .space = "space",
                             .client_name = "test",
                             .transport = transport,
-                            .tls = false,
-                            .tls_ca_file = {},
+                            .tls = certificate != nullptr,
+                            .tls_ca_file = certificate == nullptr ? "" : certificate->chain(),
                             .rdma_device = std::move(device),
                             .channels = 2,
                             .connect_timeout = 20 * kSecond,
@@ -90,6 +93,7 @@ struct TestServer {
 
   MonotonicClock clock;
   Server server;
+  const TestCertificate* certificate;
   std::uint16_t port = 0;
   std::string state;
 };
@@ -152,6 +156,24 @@ void check_nothing_is_left(const TestServer& server) {
 }
 
 }  // namespace
+
+TEST_CASE("by TLS queue pairs are attached, and bulk bytes go past it") {
+  const TestCertificate certificate;
+  if (!certificate.are_made() || !load_tls_library()) {
+    MESSAGE("no OpenSSL here: TLS is not tested");
+    return;
+  }
+  const TestServer server("on", &certificate);
+  {
+    const auto client = server.client();
+    auto source = random_bytes(kBlock * kBlocks, 1);
+    std::vector<std::byte> target(source.size());
+    CHECK(run(*client, Verb::kPut, "tls", source) == Code::kOk);
+    CHECK(run(*client, Verb::kGet, "tls", target) == Code::kOk);
+    CHECK(source == target);
+  }
+  check_nothing_is_left(server);
+}
 
 TEST_CASE("what is put over RDMA is got over it, and over TCP") {
   const TestServer server;

@@ -3,14 +3,13 @@
 #include "core/transport/tls/tls.h"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include "core/transport/stream_testing.h"
+#include "core/transport/tls/certificate_testing.h"
 #include "core/transport/tls/constants.h"
 #include "core/transport/tls/server_tls.h"
 
@@ -62,32 +61,6 @@ static_assert(kVerifyWrongAddress == X509_V_ERR_IP_ADDRESS_MISMATCH);
 namespace infinistore {
 namespace {
 
-// A certificate, which signed itself, and its key.
-class Files {
- public:
-  Files() {
-    char name[] = "/tmp/infinistore-tls-XXXXXX";
-    REQUIRE(::mkdtemp(name) != nullptr);
-    folder_ = name;
-    const std::string command =
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=x "
-        "-out " +
-        chain() + " -keyout " + key() + " 2>/dev/null";
-    are_made_ = std::system(command.c_str()) == 0;  // NOLINT(concurrency-mt-unsafe)
-  }
-  ~Files() { std::filesystem::remove_all(folder_); }
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
-
-  std::string chain() const { return folder_ + "/chain.pem"; }
-  std::string key() const { return folder_ + "/key.pem"; }
-  bool are_made() const { return are_made_; }
-
- private:
-  std::string folder_;
-  bool are_made_ = false;
-};
-
 // Both ends' halves, of a client that trusts anybody.
 class Halves {
  public:
@@ -119,10 +92,10 @@ class Halves {
     };
   }
   ServerTls& server() { return *server_; }
-  const Files& files() const { return files_; }
+  const TestCertificate& files() const { return files_; }
 
  private:
-  Files files_;
+  TestCertificate files_;
   std::unique_ptr<ServerTls> server_;
   std::unique_ptr<TlsContext> client_;
 };
@@ -257,7 +230,7 @@ TEST_CASE("who speaks no TLS to who does is known by his first bytes, and answer
 TEST_CASE("files that are no pair are refused, and the old pair stays") {
   Halves halves;
   if (!halves.are_there()) return;
-  const Files other;
+  const TestCertificate other;
   CHECK(ServerTls::open(halves.files().chain(), other.key()).code() == Code::kSetup);
   CHECK(ServerTls::open("/nowhere", other.key()).code() == Code::kSetup);
   std::filesystem::copy_file(other.key(), halves.files().key(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infinistore.client.address import parse_address
+from infinistore.client.address import is_secure, parse_address
 from infinistore.errors import UsageError
 
 
@@ -19,6 +19,7 @@ from infinistore.errors import UsageError
         ("infinistore://[::1]:22345", "::1", 22345),
         ("infinistore://[fe80::1%eth0]", "fe80::1%eth0", 22345),
         (" infinistore://host:1 ", "host", 1),
+        ("infinistores://host", "host", 22345),
         ("host:1", "host", 1),
         ("host", "host", 22345),
         ("[::1]", "::1", 22345),
@@ -26,6 +27,20 @@ from infinistore.errors import UsageError
 )
 def test_good_addresses(url: str, host: str, port: int) -> None:
     assert parse_address(url) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("url", "secure"),
+    [
+        ("infinistores://a,b:1", True),
+        (" infinistores+etcd://e/c", True),
+        ("infinistore://a", False),
+        ("infinistore+etcd://infinistores/c", False),
+        ("infinistores:1", False),
+    ],
+)
+def test_tls_is_asked_for_by_the_scheme(url: str, secure: bool) -> None:
+    assert is_secure(url) == secure
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "0", "1.5", "\u0661"])

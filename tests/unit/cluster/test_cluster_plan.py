@@ -10,6 +10,7 @@ from infinistore.errors import ConfigError
 
 ETCD = "infinistore+etcd://e:2379/c"
 LIST = "infinistore://127.0.0.1:7,127.0.0.2:7"
+SECURE = LIST.replace("infinistore", "infinistores")
 
 
 def test_without_a_cluster_there_is_no_plan() -> None:
@@ -35,6 +36,15 @@ def test_in_a_list_a_node_finds_itself() -> None:
     assert parse_list("infinistore://a,[::1]:3") == ("a:22345", "[::1]:3")
 
 
+@pytest.mark.parametrize("cluster", [SECURE, ETCD.replace("infinistore+", "infinistores+")])
+def test_a_cluster_by_tls_is_one_of_nodes_by_tls(cluster: str) -> None:
+    config = ServerConfig(cluster=cluster, port=7, tls_cert_file="chain", tls_key_file="key")
+    made = plan_cluster(config, "127.0.0.1")
+    assert made is not None
+    assert made.is_secure
+    assert (made.etcd is None) == (cluster == SECURE)
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -49,6 +59,8 @@ def test_in_a_list_a_node_finds_itself() -> None:
         ({"cluster": "redis://a:1", "advertise": "a:1"}, "scheme"),
         ({"cluster": "infinistore+etcd://a:1", "port": 7}, "no cluster"),
         ({"cluster": ETCD, "advertise": "a:b"}, "port"),
+        ({"cluster": SECURE, "port": 7}, "give tls_cert_file"),
+        ({"cluster": LIST, "port": 7, "tls_cert_file": "x"}, "write infinistores://"),
     ],
 )
 def test_what_does_not_fit_is_refused(config: dict[str, object], says: str) -> None:

@@ -55,12 +55,16 @@ class PlaneView:
 
 @dataclass(frozen=True, slots=True)
 class CacheMap:
-    """Where every layer's bytes of a block lie; a value is the layers' runs one after the other."""
+    """Where every layer's bytes of a block lie; a value is the layers' runs one after the other.
+
+    A block may be cut into `slices` of its heads, each a value: as many rows of addresses.
+    """
 
     layers: Mapping[str, int]  # name -> index; the order within a value
     block_count: int
-    segment_bytes: int
+    segment_bytes: int  # of a slice
     planes: int  # runs of one layer: 1, or 2 where K and V are apart
+    slices: int
     _bases: Addresses = field(repr=False)  # (layers, planes)
     _strides: Addresses = field(repr=False)
     device: int | None = None  # the CUDA GPU that it is on; None: the host's memory
@@ -71,6 +75,7 @@ class CacheMap:
         planes: Mapping[str, Sequence[PlaneView]],
         block_count: int,
         device: int | None = None,
+        slices: int = 1,
     ) -> CacheMap:
         """Maps layers, in the order given. Raises `ConfigError` if they are not of one shape."""
         shapes = {tuple(plane.bytes for plane in views) for views in planes.values()}
@@ -83,8 +88,9 @@ class CacheMap:
         return cls(
             layers={name: index for index, name in enumerate(planes)},
             block_count=block_count,
-            segment_bytes=views[0][0].bytes,
+            segment_bytes=views[0][0].bytes // slices,
             planes=len(views[0]),
+            slices=slices,
             _bases=np.array([[p.base for p in v] for v in views], dtype=np.uint64),
             _strides=np.array([[p.stride for p in v] for v in views], dtype=np.uint64),
             device=device,
@@ -97,16 +103,22 @@ class CacheMap:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of a value: all layers of one block."""
+        """Bytes of a value: all layers of a slice of one block."""
         return len(self.layers) * self.layer_bytes
 
     def addresses(self, block_ids: Sequence[int]) -> Addresses:
-        """The addresses of blocks' runs, (blocks, layers * planes): all layers in order."""
+        """The addresses of blocks' runs, (blocks * slices, layers * planes): layers in order."""
         ids = np.asarray(block_ids, dtype=np.int64)
         if ids.size and (ids.min() < 0 or ids.max() >= self.block_count):
             raise IndexError(f"block {int(ids.max())} of a KV cache of {self.block_count} blocks")
         bases, strides = self._bases.reshape(1, -1), self._strides.reshape(1, -1)
-        return np.ascontiguousarray(bases + ids.astype(np.uint64)[:, None] * strides)
+        whole = bases + ids.astype(np.uint64)[:, None] * strides
+        if self.slices == 1:
+            return np.ascontiguousarray(whole)
+        cuts = np.arange(self.slices, dtype=np.uint64) * np.uint64(self.segment_bytes)
+        return np.ascontiguousarray(
+            (whole[:, None, :] + cuts[None, :, None]).reshape(-1, whole.shape[1])
+        )
 
     def columns(self, layers: range) -> slice:
         """Which columns of `addresses` are of these layers."""

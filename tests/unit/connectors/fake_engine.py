@@ -7,6 +7,7 @@ can tell right bytes from wrong ones.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -155,6 +156,7 @@ class Engine:
         device: str = "cpu",
         block_count: int = BLOCK_COUNT,
         groups: tuple[LayerGroup, ...] = (LayerGroup((), BLOCK_TOKENS),),
+        cache_of: Callable[[int], dict[str, Any]] | None = None,  # by rank
         **extra: Any,
     ) -> None:
         self.settings = ConnectorSettings.of(extra)
@@ -165,6 +167,7 @@ class Engine:
             stages=1,
             kv_heads=kv_heads,
             groups=groups,
+            split_tp=self.settings.split_tp,
         )
         self.clock = Clock()
         self.links = [StoreLink(self.settings, lambda: weights) for _ in range(ranks + 1)]
@@ -178,7 +181,7 @@ class Engine:
             clock=self.clock,
         )
         self.workers: list[WorkerSide] = []
-        self.caches: list[dict[str, FakeTensor]] = []
+        self.caches: list[dict[str, Any]] = []
         layers = [name for group in groups for name in group.layers] or LAYER_NAMES
         for rank in range(ranks):
             worker = WorkerSide(
@@ -189,7 +192,11 @@ class Engine:
                 saves=saves,
                 clock=self.clock,
             )
-            cache = {name: FakeTensor(block_count, device=device) for name in layers}
+            cache = (
+                {name: FakeTensor(block_count, device=device) for name in layers}
+                if cache_of is None
+                else cache_of(rank)
+            )
             worker.register(cache, block_count)
             self.workers.append(worker)
             self.caches.append(cache)

@@ -67,7 +67,7 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
         settings = ConnectorSettings.of(transfer.kv_connector_extra_config)
         identity.check_failure_policy(vllm_config, settings)
         identity.check_load_mode(vllm_config, settings)
-        shape = identity.engine_shape(vllm_config, kv_cache_config)
+        shape = identity.engine_shape(vllm_config, kv_cache_config, settings)
         identity.check_windows(shape, settings, takes_requests_back=_TransferResults is not None)
         self._block_count = kv_cache_config.num_blocks
         self.link = StoreLink(

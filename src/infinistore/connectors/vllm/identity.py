@@ -16,7 +16,7 @@ from infinistore.connectors._blocks import BlockParts
 from infinistore.connectors.vllm.layout import LayerGroup, in_order, layer_groups
 from infinistore.connectors.vllm.settings import LAYERWISE, ConnectorSettings
 from infinistore.connectors.vllm.weights import UnknownWeights, digest_directory
-from infinistore.errors import ConfigError
+from infinistore.errors import ConfigError, UsageError
 from infinistore.keys import HeadRange, Namespace, head_range, head_ranges
 
 logger = logging.getLogger("vllm." + __name__)  # so that it shows in vLLM's log
@@ -31,12 +31,21 @@ class EngineShape:
     stages: int
     kv_heads: int
     groups: tuple[LayerGroup, ...]
+    split_tp: int = 0  # values are cut as this many ranks hold the heads; 0: as these do
 
     @property
     def parts(self) -> BlockParts:
         """The values that make up one block."""
-        heads = head_ranges(self.ranks, self.kv_heads)
-        return BlockParts(tuple(heads), self.stages, len(self.groups))
+        return BlockParts(tuple(self._cuts), self.stages, len(self.groups))
+
+    @property
+    def _cuts(self) -> list[HeadRange]:
+        return head_ranges(self.split_tp or self.ranks, self.kv_heads)
+
+    def slices(self, rank: int) -> tuple[HeadRange, ...]:
+        """The values that a worker's part of a block consists of."""
+        own = self.heads(rank)
+        return tuple(cut for cut in self._cuts if own.start <= cut.start and cut.end <= own.end)
 
     @property
     def has_windows(self) -> bool:
@@ -52,7 +61,9 @@ class EngineShape:
         return all(self.heads(other) != self.heads(rank) for other in range(rank))
 
 
-def engine_shape(vllm_config: Any, kv_cache_config: Any) -> EngineShape:
+def engine_shape(
+    vllm_config: Any, kv_cache_config: Any, settings: ConnectorSettings
+) -> EngineShape:
     """Reads the shape. Raises `ConfigError` for what the connector cannot serve."""
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
@@ -65,13 +76,31 @@ def engine_shape(vllm_config: Any, kv_cache_config: Any) -> EngineShape:
             f"this model has {len(groups)} KV cache groups; the connector handles several with "
             "pipeline_parallel_size = 1 only"
         )
-    return EngineShape(
+    shape = EngineShape(
         block_tokens=groups[0].block_tokens,
         ranks=parallel.tensor_parallel_size,
         stages=parallel.pipeline_parallel_size,
         kv_heads=1 if model.use_mla else model.get_total_num_kv_heads(),
         groups=groups,
+        split_tp=settings.split_tp,
     )
+    check_split(shape)
+    return shape
+
+
+def check_split(shape: EngineShape) -> None:
+    """Raises `ConfigError` unless each worker's heads are whole values."""
+    whole = "choose a multiple of the tensor-parallel size of every engine that shares"
+    try:
+        cut = sum(heads.end - heads.start for heads in shape.slices(0))
+    except UsageError as error:
+        raise ConfigError(f"split_tp = {shape.split_tp}: {error}; {whole}") from None
+    own = shape.heads(0)
+    if cut != own.end - own.start:
+        raise ConfigError(
+            f"split_tp = {shape.split_tp}, and this engine has {shape.ranks} tensor-parallel "
+            f"ranks, whose heads would be parts of values: {whole}"
+        )
 
 
 def check_failure_policy(vllm_config: Any, settings: ConnectorSettings) -> None:
@@ -132,7 +161,7 @@ def check_windows(
 def namespace(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSettings) -> str:
     """The namespace of an engine's blocks; may read all weights once, so it takes its time."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
-    shape = engine_shape(vllm_config, kv_cache_config)
+    shape = engine_shape(vllm_config, kv_cache_config, settings)
     return str(
         Namespace(
             tenant=settings.tenant,

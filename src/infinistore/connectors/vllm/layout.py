@@ -92,8 +92,13 @@ def in_order(layer_names: Sequence[str]) -> list[str]:
     return sorted(layer_names, key=numbers)
 
 
-def map_caches(caches: Mapping[str, TensorLike], block_count: int) -> CacheMap:
-    """Where the blocks of all layers lie. Raises `ConfigError` for memory it cannot address."""
+def map_caches(
+    caches: Mapping[str, TensorLike], block_count: int, *, slices: int = 1, heads: int = 1
+) -> CacheMap:
+    """Where the blocks of all layers lie, each cut into `slices` of its `heads`.
+
+    Raises `ConfigError` for memory it cannot address, or cannot cut.
+    """
     if not caches:
         raise ConfigError("the model has no KV cache: there is nothing to save or load")
     names = in_order(list(caches))
@@ -106,7 +111,28 @@ def map_caches(caches: Mapping[str, TensorLike], block_count: int) -> CacheMap:
             continue  # a layer that shares another's KV
         seen.add(tensor.data_ptr())
         planes[name] = layer_planes(name, tensor, block_count)
-    return CacheMap.of(planes, block_count, device)
+        if slices > 1:
+            check_cut(name, tensor, block_count, heads)
+    return CacheMap.of(planes, block_count, device, slices)
+
+
+def check_cut(name: str, tensor: TensorLike, block_count: int, heads: int) -> None:
+    """Raises `ConfigError` unless a block holds all bytes of one head after those of another."""
+    shape, strides = list(tensor.shape), list(tensor.stride())
+    # Blocks, heads, tokens, content, as newer versions have it; else the heads where they can be.
+    is_fused = len(shape) == 4 and shape[1] == heads
+    if shape[0] == 2 != block_count:  # K and V apart
+        shape, strides, is_fused = shape[1:], strides[1:], False
+    inner = shape[1:]
+    places = [0] if is_fused else []
+    places = places or [place for place, size in enumerate(inner) if size == heads]
+    is_outermost = len(places) == 1 and strides[1 + places[0]] == _elements(inner) // heads
+    if not is_outermost or shape[0] != block_count:
+        raise ConfigError(
+            f"a block of {name} cannot be cut into heads (shape {shape}, strides {strides}, "
+            f"{heads} heads): leave split_tp out, or choose VLLM_KV_CACHE_LAYOUT=HND or another "
+            "block size"
+        )
 
 
 def device_of(devices: Mapping[str, object]) -> int | None:

@@ -39,7 +39,7 @@ class LoadedBlocks:
 class _Part:
     """A group's blocks of a load."""
 
-    block_ids: list[int]
+    block_ids: list[int]  # of each value
     value_bytes: int
     batch: Any  # None: it could not even be submitted
 
@@ -83,7 +83,7 @@ class AsyncLoads:
     def _ask(self, client: Client | None, load: BlockLoad) -> _Part:
         group = self.groups[load.group]
         cache = group.cache
-        part = _Part(load.block_ids, cache.value_bytes, None)
+        part = _Part(group.of_each(load.block_ids), cache.value_bytes, None)
         if client is not None:
             with contextlib.suppress(InfiniStoreError):
                 part.batch = client.read_segments(
@@ -157,7 +157,7 @@ class LayerLoads:
         keys = group.keys(name for load in loads for name in load.names)
         block_ids = [block_id for load in loads for block_id in load.block_ids]
         self._drop_link = drop_link
-        self._block_ids = block_ids
+        self._block_ids = group.of_each(block_ids)
         self._value_bytes = cache.value_bytes
         self._layers = len(cache.layers)
         self._pieces = pieces_of(self._layers, cache.layer_bytes * len(keys), cache.piece_bytes)
@@ -232,8 +232,8 @@ class LayerLoads:
 
     @property
     def loaded(self) -> int:
-        """Blocks that came whole, once all layers were waited for."""
-        return len(self._block_ids) - len(self._failed)
+        """Values of blocks that came whole, once all layers were waited for."""
+        return sum(block_id not in self._failed for block_id in self._block_ids)
 
     @property
     def loaded_bytes(self) -> int:

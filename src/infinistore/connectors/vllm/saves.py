@@ -131,8 +131,8 @@ class StepSave:
         self._client = client
         self._cache = cache = group.cache
         self._keys = keys = group.keys(saves.names)
-        self._parents = [parent + group.key_part if parent else None for parent in saves.parents]
-        self._depths = saves.depths
+        self._parents = group.parents(saves.parents)
+        self._depths = group.of_each(saves.depths)
         # Once for all layers: between two of them our code finds the CPU's caches full of others'.
         self._addresses = cache.addresses(saves.block_ids)
         self._pieces = pieces_of(

@@ -34,6 +34,7 @@ class ConnectorSettings:
     weights_id: str = ""  # stands for the weights' digest; the user vouches for it
     weights_epoch: str = ""  # of weights that change in running engines: INFINISTORE_WEIGHTS_EPOCH
     epoch_on_reset: str = "new"  # a reset of the connector's cache begins one; keep: does not
+    split_tp: int = 0  # values are cut as this tensor-parallel size has them; 0: the engine's own
     allow_load_failure_fail: bool = False  # accept kv_load_failure_policy "fail"
 
     @classmethod
@@ -57,6 +58,8 @@ def _checked(name: str, value: object, kind: str) -> object:
         if not 0 < value <= 600:
             raise ConfigError(f"kv_connector_extra_config: {name} = {value}; give 0 to 600 seconds")
         return float(value)
+    if name == "split_tp" and not (type(value) is int and 0 <= value <= 1024):
+        raise ConfigError(f"kv_connector_extra_config: split_tp = {value!r}; give 0 to 1024")
     if kind != type(value).__name__:
         raise ConfigError(f"kv_connector_extra_config: {name} = {value!r} is not a {kind}")
     choices = _CHOICES.get(name)

@@ -1,6 +1,6 @@
 #pragma once
-// hold_off_forks(): what fork() waits for, since a library takes locks of its own meanwhile, which a
-// child born then would find taken for ever.
+// hold_off_forks(): what fork() waits for, since a library takes locks of its own meanwhile, which
+// a child born then would find taken for ever.
 //
 //   const auto hold = hold_off_forks();  ::getaddrinfo(...);
 //

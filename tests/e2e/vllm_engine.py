@@ -215,6 +215,7 @@ class Program:
                 "tokens": list(output.outputs[0].token_ids),
                 "cached": output.num_cached_tokens,
                 "params": output.kv_transfer_params,
+                "reason": output.outputs[0].finish_reason,
             }
             for output in outputs
         ]
@@ -312,6 +313,16 @@ class Program:
         """What the clients of both sides are connected to."""
         clients = [self._scheduler.connector.link.client, self._worker_connector.link.client]
         return {"transports": [client.transport for client in clients if client is not None]}
+
+    def metrics(self) -> dict[str, int]:
+        """vLLM's counters by name, those of our connector among them."""
+        from prometheus_client import REGISTRY
+
+        return {
+            metric.name: int(sum(s.value for s in metric.samples if s.name.endswith("_total")))
+            for metric in REGISTRY.collect()
+            if metric.type == "counter"
+        }
 
     def preemptions(self) -> int:
         """How often vLLM preempted a request."""

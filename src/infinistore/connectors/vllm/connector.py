@@ -6,10 +6,12 @@ GPUs.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 
 from infinistore.connectors.vllm import epochs, identity
@@ -227,6 +229,19 @@ class InfiniStoreConnector(base.KVConnectorBase_V1, _SupportsHMA):  # type: igno
         if worker.is_saving and not worker.wanted_epoch:
             return None
         return InfiniStoreWorkerState(worker.is_saving, worker.wanted_epoch)
+
+
+def _register() -> None:
+    """Makes the class known by its name: by it alone MultiConnector finds whose counters it has."""
+    with contextlib.suppress(ValueError):  # it is known
+        KVConnectorFactory.register_connector(
+            InfiniStoreConnector.__name__,
+            InfiniStoreConnector.__module__,
+            InfiniStoreConnector.__name__,
+        )
+
+
+_register()
 
 
 def _ranks() -> tuple[int, int]:

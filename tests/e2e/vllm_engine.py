@@ -298,13 +298,13 @@ class Program:
 
     def block(self, prompt: list[int], index: int) -> dict[str, Any]:
         """Where the store has one block of a prompt."""
-        from infinistore.keys import block_hashes
+        from infinistore.keys import block_hashes, block_names
 
         scheduler = self._scheduler.connector.scheduler
         shape = scheduler.shape
-        hashes = block_hashes(prompt, shape.block_tokens)
+        names = block_names(block_hashes(prompt, shape.block_tokens))
         return {
-            "key": shape.parts.keys(hashes)[index].decode(),
+            "key": shape.parts.keys(names)[index].decode(),
             "bytes": self._worker_connector.worker.value_bytes,
             "namespace": self._worker_connector.link.namespace,
         }
@@ -402,7 +402,7 @@ class Program:
             inner = getattr(owner, name)
 
             def timed(*arguments: Any, _name: str = name, _inner: Any = inner, **more: Any) -> Any:
-                if _name == "wait_for_save" and connector.worker._step_save and next(first, False):
+                if _name == "wait_for_save" and connector.worker._step_saves and next(first, False):
                     self.say("waiting")
                 began = time.monotonic()
                 try:

@@ -286,13 +286,12 @@ class Program:
         inner = worker.begin_step
 
         def begin(plan: Any) -> None:
-            saves = zip(plan.saves.names, plan.saves.block_ids, strict=True)
-            loads = [
-                pair for load in plan.loads for pair in zip(load.names, load.block_ids, strict=True)
-            ]
-            for way, pairs in (("saved", saves), ("loaded", loads)):
+            for way, moved in (("saved", plan.saves), ("loaded", plan.loads)):
+                pairs = [
+                    pair for each in moved for pair in zip(each.names, each.block_ids, strict=True)
+                ]
                 self._noted[way].update(
-                    {worker._keys([block])[0].decode(): at for block, at in pairs}
+                    {worker._groups[0].keys([block])[0].decode(): at for block, at in pairs}
                 )
             inner(plan)
 

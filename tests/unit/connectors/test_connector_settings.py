@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from infinistore.connectors.vllm.identity import check_failure_policy
+from infinistore.connectors.vllm.link import connect
 from infinistore.connectors.vllm.settings import ConnectorSettings
 from infinistore.errors import ConfigError
 
@@ -47,3 +48,15 @@ def test_a_policy_that_fails_requests_needs_a_second_word() -> None:
     check_failure_policy(config, ConnectorSettings(allow_load_failure_fail=True))
     config.kv_transfer_config.kv_load_failure_policy = "recompute"
     check_failure_policy(config, ConnectorSettings())
+
+
+def test_replicas_are_for_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("infinistore.connect", lambda url, **how: asked.append(how))
+    for extra in ({}, {"replicas": 2}):
+        connect(ConnectorSettings.of(extra), "ns")
+    assert ["replicas" in how for how in asked] == [False, True]
+    assert asked[1]["replicas"] == 2
+    for wrong in (0, 9, True, "2"):
+        with pytest.raises(ConfigError, match="replicas"):
+            ConnectorSettings.of({"replicas": wrong})

@@ -28,6 +28,8 @@ def connect(settings: ConnectorSettings, namespace: str) -> Client:
     options: dict[str, Any] = {}
     if settings.token:
         options["token"] = settings.token
+    if settings.replicas > 1:  # which one server refuses, with its reason
+        options["replicas"] = settings.replicas
     return infinistore.connect(
         settings.url, namespace=namespace, transport=settings.transport, **options
     )

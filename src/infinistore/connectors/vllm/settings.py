@@ -18,6 +18,9 @@ _CHOICES = {
 }
 
 
+_REPLICAS = range(1, 9)  # as infinistore.connect takes them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorSettings:
     """How the connector behaves; the fields are the keys of the extra config."""
@@ -25,6 +28,7 @@ class ConnectorSettings:
     url: str = "infinistore://127.0.0.1:22345"
     token: str = ""
     transport: str = "auto"
+    replicas: int = 1  # on how many nodes of a cluster each block is written
     tenant: str = "default"
     load_mode: str = ASYNC  # async: between steps; layerwise: layer k+1 under layer k's compute
     lookup_timeout_s: float = 0.25  # a request waits so long for the store's word, then computes
@@ -60,6 +64,8 @@ def _checked(name: str, value: object, kind: str) -> object:
         return float(value)
     if name == "split_tp" and not (type(value) is int and 0 <= value <= 1024):
         raise ConfigError(f"kv_connector_extra_config: split_tp = {value!r}; give 0 to 1024")
+    if name == "replicas" and kind == type(value).__name__ and value not in _REPLICAS:
+        raise ConfigError(f"kv_connector_extra_config: replicas = {value}; give 1 to 8")
     if kind != type(value).__name__:
         raise ConfigError(f"kv_connector_extra_config: {name} = {value!r} is not a {kind}")
     choices = _CHOICES.get(name)

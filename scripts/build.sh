@@ -30,7 +30,7 @@ if fresh extension "${sources[@]}"; then
   say "extension: up to date"
 else
   before=$(digest "${sources[@]}")  # someone may edit while it builds
-  stage "extension" 8 build_extension
+  stage "extension" 15 build_extension
   echo "$before" >"$STAMPS/extension"
 fi
-[ "${1:-}" = extension ] || stage "C++ tests, built" 8 build_core_tests
+[ "${1:-}" = extension ] || stage "C++ tests, built" 15 build_core_tests

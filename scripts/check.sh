@@ -37,10 +37,10 @@ sanitized() {
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1
 
-stage "format and lint" 1 check_format
-stage "types" 3 mypy
+stage "format and lint" 2 check_format
+stage "types" 5 mypy
 stage "stub of the extension" 1 check_stub
-stage "shape and mirrors" 1 python -m pytest -q tests/test_tidy.py tests/test_mirrors.py
-stage "ASan and UBSan" 8 sanitized asan address,undefined
-stage "TSan" 8 sanitized tsan thread
-stage "clang-tidy" 8 python scripts/clang_tidy.py --build build/asan --jobs "$JOBS"
+stage "shape and mirrors" 3 python -m pytest -q tests/test_tidy.py tests/test_mirrors.py
+stage "ASan and UBSan" 15 sanitized asan address,undefined
+stage "TSan" 15 sanitized tsan thread
+stage "clang-tidy" 15 python scripts/clang_tidy.py --build build/asan --jobs "$JOBS"

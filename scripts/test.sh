@@ -8,6 +8,6 @@ for path in tests/test_*.py tests/unit tests/conformance tests/compat tests/devi
   [ -e "$path" ] && tests+=("$path")
 done
 
-[ -n "${INFINISTORE_WITHOUT_VLLM:-}" ] || stage "tiny models" 2 python scripts/make_models.py tiny-llama tiny-opt
-stage "C++ tests" 4 ctest --test-dir build/dev --output-on-failure -j "$JOBS"
-stage "Python tests" 25 python -m pytest "${tests[@]}" "$@"
+[ -n "${INFINISTORE_WITHOUT_VLLM:-}" ] || stage "tiny models" 4 python scripts/make_models.py tiny-llama tiny-opt
+stage "C++ tests" 8 ctest --test-dir build/dev --output-on-failure -j "$JOBS"
+stage "Python tests" 40 python -m pytest "${tests[@]}" "$@"

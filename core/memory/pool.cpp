@@ -153,10 +153,9 @@ bool Pool::has_unbegun() const {
 bool Pool::await_populating() {
   State& state = *state_;
   std::unique_lock lock(state.mutex.native());
-  const auto done = [&] { return state.populated_bytes + state.failed_bytes; };
-  const std::uint64_t before = done();
+  const std::uint64_t before = state.populated_bytes + state.failed_bytes;
   if (state.next_byte == before) return false;
-  state.populated.wait(lock, [&] { return done() != before; });
+  while (state.populated_bytes + state.failed_bytes == before) state.populated.wait(lock);
   return true;
 }
 

@@ -12,6 +12,7 @@ import infinistore
 from fake_driver import DeviceArray, FakeDriver, pattern
 from infinistore.connectors import _streams
 from infinistore.connectors.vllm.identity import EngineShape
+from infinistore.connectors.vllm.layout import LayerGroup
 from infinistore.connectors.vllm.link import StoreLink
 from infinistore.connectors.vllm.metadata import BlockLoad, BlockSaves, StepPlan
 from infinistore.connectors.vllm.settings import ConnectorSettings
@@ -22,7 +23,7 @@ from server_process import ServerProcess
 
 LAYERS, BLOCKS, RUN = 4, 8, 4096
 NAMES = [f"model.layers.{n}.attn" for n in range(LAYERS)]
-SHAPE = EngineShape(block_tokens=16, ranks=1, stages=1, kv_heads=2)
+SHAPE = EngineShape(block_tokens=16, ranks=1, stages=1, kv_heads=2, groups=(LayerGroup((), 16),))
 
 
 class DeviceTensor:
@@ -116,7 +117,7 @@ def names_of(seed: int, count: int) -> list[bytes]:
 def save(engine: Engine, seed: int, block_ids: list[int]) -> list[bytes]:
     """One prefill step."""
     names = names_of(seed, len(block_ids))
-    engine.begin(saves=saves(names, block_ids))
+    engine.begin(saves=[saves(names, block_ids)])
     engine.worker.start_loads()
     for layer, name in enumerate(NAMES):
         engine.worker.wait_layer(name)
@@ -153,7 +154,7 @@ def test_the_engines_thread_does_not_wait_for_its_kernels(
     made = engine()
     ticket = driver.enqueue_wait(made.stream)  # a long computation
     names = names_of(30, 2)
-    made.begin(saves=saves(names, [0, 1]))
+    made.begin(saves=[saves(names, [0, 1])])
     for layer, name in enumerate(NAMES):
         made.compute(layer, [0, 1], 30)
         made.worker.save_layer(name)  # returns though nothing has begun

@@ -46,4 +46,7 @@ $(PROOFS:%=proof-%): proof-%: build; @.venv/bin/python scripts/prove.py $*
 must-hold: build; @.venv/bin/python scripts/prove.py --all
 # Other packages' own clients against ours, each installed below build/clients/.
 test-clients: build; @.venv/bin/python scripts/test_clients.py
+# The documentation as a site: build/site/index.html. site.sh installs its generator below build/.
+.PHONY: docs
+docs: ;       @scripts/docs/site.sh
 clean: ;      @scripts/clean.sh

@@ -102,7 +102,17 @@ def rows(points: Sequence[Point]) -> list[list[str]]:
     return [cells for _, cells in sorted(found, key=lambda row: row[0])]
 
 
-_COLOURS = ("#888888", "#1b7837", "#7fbf7b", "#762a83", "#af8dc3", "#d95f02", "#e6ab02", "#1f78b4")
+_COLOURS = (
+    "#c51b7d",
+    "#1b7837",
+    "#7fbf7b",
+    "#762a83",
+    "#af8dc3",
+    "#d95f02",
+    "#e6ab02",
+    "#1f78b4",
+    "#888888",
+)
 _PANEL, _HEIGHT, _MARGIN = 260, 240, 50
 
 

@@ -31,10 +31,11 @@ def connect(
 ) -> Client:
     """Connects to a server, `infinistore://host[:port]`, or to several as one pool.
 
-    Several: `infinistore://a,b:port,c`. By TLS: `infinistores://`. Waits until it, or one of them,
-    has answered. Keys live in `namespace`. `transport` is "auto" (shared memory on the same
-    machine, else TCP), "shm" or "tcp"; `replicas` is on how many nodes of a cluster each value is
-    written; the other settings are the fields of `ClientConfig`; what is not given comes from
+    Several: `infinistore://a,b:port,c`, or `infinistore+etcd://host:2379/name`. By TLS:
+    `infinistores://`. Waits until it, or one of them, has answered. Keys live in `namespace`.
+    `transport` is "auto" (shared memory on the same machine, else RDMA if both ends have it, else
+    TCP), "shm", "rdma" or "tcp"; `replicas` is on how many nodes of a cluster each value is
+    written; `settings` are the client's (docs/settings.md); what is not given comes from
     INFINISTORE_* and its default.
     Raises `ConnectError`, `AuthError`, `UsageError`.
     """

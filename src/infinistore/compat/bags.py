@@ -93,6 +93,7 @@ class ClientConfig(_Bag):
 
     @property
     def url(self) -> str:
+        """As `connect()` takes it."""
         host = f"[{self.host_addr}]" if ":" in self.host_addr else self.host_addr
         return f"infinistore://{host}:{self.service_port % PORTS}"
 

@@ -20,18 +20,22 @@ class Logger:
 
     @staticmethod
     def info(msg: str) -> None:
+        """Logs at INFO."""
         _logger.info("%s", msg)
 
     @staticmethod
     def debug(msg: str) -> None:
+        """Logs at DEBUG."""
         _logger.debug("%s", msg)
 
     @staticmethod
     def error(msg: str) -> None:
+        """Logs at ERROR."""
         _logger.error("%s", msg)
 
     @staticmethod
     def warn(msg: str) -> None:
+        """Logs at WARNING."""
         _logger.warning("%s", msg)
 
     @staticmethod

@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <resolv.h>
 
 #include <cstring>
 #include <memory>
@@ -41,8 +42,28 @@ struct FreeList {
   void operator()(addrinfo* list) const noexcept { ::freeaddrinfo(list); }
 };
 
+// glibc's resolver keeps a state for each thread, and takes a lock when a thread ends that has one;
+// so does a later thread on the same stack, which finds the number of servers still set.  No fork
+// waits for the end of a thread: so the state goes before, while it does.
+class ResolverState {
+ public:
+  ResolverState() = default;
+  ResolverState(const ResolverState&) = delete;
+  ResolverState& operator=(const ResolverState&) = delete;
+#if defined(__GLIBC__)
+  ~ResolverState() {
+    ::res_nclose(&_res);
+    _res.nscount = 0;
+  }
+#else
+  ~ResolverState() = default;
+#endif
+};
+
+// On a thread of its own.
 Result<SocketAddresses> look_up(const std::string& host, std::uint16_t port) {
   const auto hold = hold_off_forks();
+  const ResolverState state;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | AI_ADDRCONFIG;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <resolv.h>
 
 #include <atomic>
 #include <chrono>
@@ -122,6 +123,18 @@ TEST_CASE("its end waits for the lookups that run") {
   later.join();
   CHECK(service.asked == 1);
 }
+
+#if defined(__GLIBC__)
+// A thread that ends with one takes a lock of glibc's, at a moment that no fork() waits for; and a
+// child that is born then has no names for ever.
+TEST_CASE("a lookup leaves no state of the resolver to the next thread on its stack") {
+  CHECK(process_names().find("localhost", 1, in(milliseconds(20'000))).ok());
+  int servers = -1;
+  std::thread next([&] { servers = _res.nscount; });
+  next.join();
+  CHECK(servers == 0);
+}
+#endif
 
 }  // namespace
 }  // namespace infinistore

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from test_vllm_pd import tokens, whole_blocks
@@ -88,13 +85,6 @@ class Rig:
     @property
     def all(self) -> list[int]:
         return list(range(len(self.prompts)))
-
-
-def stop(server: ServerProcess) -> None:
-    """SIGSTOP; returns when none of its threads runs any more."""
-    os.kill(server.pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{server.pid}/task")
-    until(lambda: all(") T " in (task / "stat").read_text() for task in tasks.iterdir()))
 
 
 def ask_and_begin(rig: Rig, chosen: list[int], fault: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ from vllm_engine import EngineProcess
 
 from figures import RecordFigure
 from server_process import ServerProcess
-from waiting import until
+from waiting import freeze, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -66,7 +66,7 @@ def test_layers_are_in_the_store_while_the_next_ones_compute(
 
         # Without the hold nothing but wait_for_save waits, even for a server that stands still.
         engine.call("watch")
-        os.kill(server.pid, signal.SIGSTOP)
+        freeze(server.pid)
         try:
             engine.send("generate", prompts=[prompts[7]], max_tokens=1)
             assert engine.answer() == "waiting"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from survival_rig import VALUE_BYTES, Rig, ask_and_begin, lease_all, stage_all, stop
+from survival_rig import VALUE_BYTES, Rig, ask_and_begin, lease_all, stage_all
 from vllm_engine import EngineProcess
 
 import infinistore
@@ -21,7 +21,7 @@ from figures import RecordFigure
 from pool_damage import damage_pool
 from proxy import Proxy
 from server_process import ServerProcess
-from waiting import until
+from waiting import freeze, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
 
@@ -73,7 +73,7 @@ def test_a_store_that_is_killed_in_the_middle_of_a_load(
             server.kill()
             rig.proxy.cut()
         else:
-            ask_and_begin(rig, chosen, partial(stop, server))
+            ask_and_begin(rig, chosen, partial(freeze, server.pid))
             server.kill()
         counted = rig.take(chosen)
         record_figure(
@@ -192,7 +192,7 @@ def test_a_store_that_does_not_answer(
     faults: dict[str, Callable[[], object]] = {
         "delayed": lambda: rig.proxy.delay(SILENCE_S),
         "swallowed": rig.proxy.swallow,
-        "stopped": partial(stop, server),
+        "stopped": partial(freeze, server.pid),
     }
     rig.engine.call("durations")
     try:

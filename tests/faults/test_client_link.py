@@ -30,6 +30,7 @@ from infinistore import (
 from pool_damage import damage_pool
 from server_process import ServerProcess
 from transports import TRANSPORTS
+from waiting import freeze
 
 PAGE = 4096
 Start = Callable[..., ServerProcess]
@@ -187,7 +188,7 @@ def test_a_stopped_server_times_out_and_the_cache_is_fenced(
     client.write_cache(source, pages("k", count), PAGE)
     client.sync()
     target = np.zeros_like(source)
-    os.kill(server.pid, signal.SIGSTOP)
+    freeze(server.pid)
     try:
         started = time.monotonic()
         reads = client.read_cache(target, pages("k", count), PAGE)
@@ -229,7 +230,7 @@ def test_a_cancelled_read_leaves_the_cache_alone(
     for delay in (None, 0.0, 0.0005, 0.001, 0.002, 0.004):
         target = np.zeros_like(source)
         if delay is None:  # it cannot be answered before it is cancelled
-            os.kill(server.pid, signal.SIGSTOP)
+            freeze(server.pid)
         batch = client.read_cache(target, pages("k", count), PAGE)
         time.sleep(delay or 0.01)
         batch.cancel()
@@ -356,10 +357,12 @@ for task in os.listdir("/proc/self/task"):
         assert "SigBlk:\\tffff" in status or "SigBlk:\\tfffffffe" in status, status
         if os.cpu_count() > 1:
             assert len(os.sched_getaffinity(int(task))) > 1
-begin, cpu = time.monotonic(), time.process_time()
-time.sleep(1)
-share = (time.process_time() - cpu) / (time.monotonic() - begin)
-assert share < 0.01, share
+shares = []
+while len(shares) < 3 and min(shares, default=1) >= 0.01:  # what begins may still settle
+    begin, cpu = time.monotonic(), time.process_time()
+    time.sleep(1)
+    shares.append((time.process_time() - cpu) / (time.monotonic() - begin))
+assert min(shares) < 0.01, shares
 """
 
 

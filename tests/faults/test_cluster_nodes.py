@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from infinistore.cluster.nodes import Node
 from infinistore.cluster.placement import group_id, group_of, order
 from infinistore.cluster.view import NOTE_KEY, NOTE_NAMESPACE, Note, encode_note
 from server_process import ServerProcess
-from waiting import until
+from waiting import freeze, until
 
 PAGE = 4096
 COUNT = 96
@@ -76,13 +75,6 @@ def nodes_client(nodes: InProcessCluster) -> Iterator[Client]:
         yield made
 
 
-def stop(server: ServerProcess) -> None:
-    """SIGSTOP, until each of its threads stands still."""
-    os.kill(server.pid, signal.SIGSTOP)
-    threads = [path / "stat" for path in Path(f"/proc/{server.pid}/task").iterdir()]
-    until(lambda: all(path.read_text().rpartition(")")[2].split()[0] == "T" for path in threads))
-
-
 def go_on(server: ServerProcess) -> None:
     os.kill(server.pid, signal.SIGCONT)
 
@@ -123,7 +115,7 @@ def test_a_stopped_node_is_a_miss_for_its_keys_and_is_routed_around(
     cluster: ClusterProcess, transport: str
 ) -> None:
     with infinistore.connect(cluster.url, transport, transport=transport) as client:
-        check_loss(cluster, client, stop)
+        check_loss(cluster, client, lambda server: freeze(server.pid))
 
 
 def check_loss(cluster: Cluster, client: Client, lose: Callable[[Any], None]) -> None:
@@ -169,7 +161,7 @@ def test_the_first_right_answer_comes_within_a_second_of_a_hang(
     for thread in threads:
         thread.start()
     until(lambda: len(latencies) > 20)
-    stop(cluster.servers[0])
+    freeze(cluster.servers[0].pid)
     seen = len(latencies)
     until(lambda: len(latencies) > seen + 60)
     ends.set()
@@ -184,7 +176,7 @@ def test_a_node_that_goes_on_is_used_again_and_finds_what_was_written_meanwhile(
     cluster: ClusterProcess, client: Client
 ) -> None:
     stopped = cluster.servers[1]
-    stop(stopped)
+    freeze(stopped.pid)
     source = noise()
     client.write_cache(source, BLOCKS, PAGE)
     client.sync()
@@ -235,7 +227,7 @@ def test_a_flapping_node_costs_misses_and_no_wrong_byte(
 
     def flap() -> None:
         while not ends.is_set():
-            stop(cluster.servers[0])
+            freeze(cluster.servers[0].pid)
             ends.wait(0.4)
             go_on(cluster.servers[0])
             ends.wait(0.2)
@@ -265,7 +257,7 @@ def test_calls_for_other_nodes_do_not_wait_for_one_that_hangs(
     client.sync()
     hanging = owner_of(cluster, KEYS[0])
     other = next(key for key in KEYS if owner_of(cluster, key) is not hanging)
-    stop(hanging)
+    freeze(hanging.pid)
     waiting = client.read_cache(np.zeros(PAGE, np.uint8), [(KEYS[0], 0)], PAGE)
     for _ in range(20):
         assert client.exists([other]) == [True]
@@ -347,7 +339,7 @@ def test_a_replaced_value_is_nowhere_read_again(cluster: ClusterProcess, client:
     """It lies on the next node, too, from a time when the owner was away."""
     old, new = noise(1), noise(2)
     owner = owner_of(cluster, "k")
-    stop(owner)
+    freeze(owner.pid)
     client.write_cache(old, [("k", 0)], PAGE)
     client.sync()
     client.write_cache(new, [("k", 0)], PAGE, on_exists="replace")
@@ -360,7 +352,7 @@ def test_a_replaced_value_is_nowhere_read_again(cluster: ClusterProcess, client:
     target = np.zeros(PAGE, np.uint8)
     assert client.read_cache(target, [("k", 0)], PAGE).wait(20).all_ok
     assert np.array_equal(target, new[:PAGE])
-    stop(owner)
+    freeze(owner.pid)
     assert client.exists(["k"]) == [False]
 
 
@@ -479,7 +471,7 @@ async def test_an_async_client_survives_a_node(cluster: ClusterProcess) -> None:
     source = noise()
     async with await infinistore.connect_async(cluster.url, "async") as client:
         await client.write_cache(source, BLOCKS, PAGE)
-        stop(cluster.servers[0])
+        freeze(cluster.servers[0].pid)
         target = np.zeros_like(source)
         with pytest.raises(infinistore.KeyNotFound) as caught:
             await client.read_cache(target, BLOCKS, PAGE)

@@ -16,6 +16,7 @@ import pytest
 
 import infinistore
 from server_process import ServerProcess
+from waiting import freeze
 
 StartServer = Callable[..., ServerProcess]
 
@@ -93,7 +94,7 @@ def test_a_stopped_server_is_alive_and_keeps_its_socket(
     folder: Path, start_server: StartServer
 ) -> None:
     first = start_server(f"--unix-socket={folder}/s")
-    first.process.send_signal(signal.SIGSTOP)
+    freeze(first.pid)
     try:
         assert "belongs to a running server" in refusal(f"--unix-socket={folder}/s")
     finally:

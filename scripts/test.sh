@@ -8,15 +8,6 @@ for path in tests/test_*.py tests/unit tests/conformance tests/compat tests/devi
   [ -e "$path" ] && tests+=("$path")
 done
 
-# What fails is run once more, by itself: on a busy machine a wait can be too short. Both are shown.
-python_tests() {
-  local rc=0
-  python -m pytest "$@" || rc=$?
-  [ "$rc" = 1 ] || return "$rc"
-  printf '==> those that failed, once more\n'
-  python -m pytest --last-failed --last-failed-no-failures none "$@"
-}
-
 [ -n "${INFINISTORE_WITHOUT_VLLM:-}" ] || stage "tiny models" 4 python scripts/make_models.py tiny-llama tiny-opt
 stage "C++ tests" 8 ctest --test-dir build/dev --output-on-failure -j "$JOBS"
-stage "Python tests" 40 python_tests "${tests[@]}" "$@"
+stage "Python tests" 40 python -m pytest "${tests[@]}" "$@"

@@ -18,7 +18,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
@@ -77,24 +77,34 @@ def save_random(
     byte_level_tokenizer().save_pretrained(folder)
 
 
+# Of all that are made here.
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "max_position_embeddings": 4096,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# Heads in groups, of the smallest size that vLLM's CPU attention takes.
+GROUPED: dict[str, Any] = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
+
+
 def make_tiny_llama(folder: Path) -> None:
-    """Four layers, grouped heads of 32 (the smallest that vLLM's CPU attention takes)."""
+    """Four layers, grouped heads."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
+        **SMALL,
         intermediate_size=384,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=4096,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        **GROUPED,
         tie_word_embeddings=False,
     )
     save_random(LlamaForCausalLM(config), folder)
@@ -107,16 +117,11 @@ def make_tiny_opt(folder: Path) -> None:
 
     torch.manual_seed(1)
     config = OPTConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
+        **SMALL | {"max_position_embeddings": 2048},
         word_embed_proj_dim=128,
         ffn_dim=512,
         num_hidden_layers=4,
         num_attention_heads=4,
-        max_position_embeddings=2048,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
     )
     save_random(OPTForCausalLM(config), folder)
 
@@ -128,17 +133,10 @@ def make_tiny_qwen3(folder: Path) -> None:
 
     torch.manual_seed(2)
     config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
+        **SMALL,
         intermediate_size=256,
         num_hidden_layers=3,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=4096,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
+        **GROUPED | {"num_attention_heads": 8},
         tie_word_embeddings=False,
     )
     save_random(Qwen3ForCausalLM(config), folder)
@@ -151,18 +149,11 @@ def make_tiny_mistral(folder: Path) -> None:
 
     torch.manual_seed(3)
     config = MistralConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
+        **SMALL,
         intermediate_size=256,
         num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
+        **GROUPED,
         sliding_window=80,
-        max_position_embeddings=4096,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
         tie_word_embeddings=False,
     )
     save_random(MistralForCausalLM(config), folder)
@@ -175,20 +166,13 @@ def make_tiny_gemma3(folder: Path) -> None:
 
     torch.manual_seed(4)
     config = Gemma3TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
+        **SMALL,
         intermediate_size=256,
         num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
+        **GROUPED,
         query_pre_attn_scalar=32,
         sliding_window=80,
         layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
-        max_position_embeddings=4096,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
     )
     # Its embeddings are its head, too: large ones would make it repeat the last token for ever.
     save_random(Gemma3ForCausalLM(config), folder, embedding_std=WEIGHT_STD / 10)
@@ -201,8 +185,7 @@ def make_tiny_deepseek(folder: Path) -> None:
 
     torch.manual_seed(5)
     config = DeepseekV2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
+        **SMALL,
         intermediate_size=256,
         moe_intermediate_size=64,
         num_hidden_layers=3,
@@ -219,10 +202,6 @@ def make_tiny_deepseek(folder: Path) -> None:
         qk_rope_head_dim=64,
         qk_nope_head_dim=128,
         v_head_dim=128,
-        max_position_embeddings=4096,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
     )
     save_random(DeepseekV2ForCausalLM(config), folder)
 

@@ -377,10 +377,14 @@ def test_a_server_that_answers_something_else_is_named(authority: Authority, ans
 
 
 class Relay:
-    """One connection to `target`, forwarded; `flips`: a bit of each answer is changed."""
+    """One connection to `target`, forwarded.
 
-    def __init__(self, target: str) -> None:
+    `crumbs`: so many bytes of either way come one by one. `flips`: a bit of each answer is changed.
+    """
+
+    def __init__(self, target: str, crumbs: int = 0) -> None:
         self.flips = False
+        self.crumbs = crumbs
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"infinistores://127.0.0.1:{self._listener.getsockname()[1]}"
         self._target = target
@@ -390,6 +394,8 @@ class Relay:
         client, _ = self._listener.accept()
         host, _, port = self._target.rpartition(":")
         server = socket.create_connection((host, int(port)))
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         back = threading.Thread(target=self._carry, args=(server, client, True), daemon=True)
         back.start()
         self._carry(client, server, False)
@@ -399,12 +405,21 @@ class Relay:
 
     def _carry(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
+            for _ in range(self.crumbs):
+                target.sendall(source.recv(1))
+                time.sleep(0.005)  # so that it arrives by itself
             while chunk := source.recv(65536):
                 if is_answer and self.flips:
                     chunk = chunk[:-1] + bytes([chunk[-1] ^ 1])
                 target.sendall(chunk)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_handshake_that_comes_in_crumbs_is_one(server: ServerProcess, trusting: Connect) -> None:
+    """What begins as TLS is taken for TLS however little of it is there at first."""
+    for crumbs in (1, 3, 7):
+        store_and_load(trusting(Relay(server.address, crumbs).url, channels=1), 50_000 + crumbs)
 
 
 def test_bytes_that_are_changed_on_the_way_end_the_connection(

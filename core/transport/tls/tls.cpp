@@ -46,11 +46,10 @@ int Tls::read_socket(bio_st* bio, char* into, int bytes) {
   const auto& library = loaded();
   auto& self = *static_cast<Tls*>(library.bio_data(bio));
   library.bio_clear_flags(bio, kBioFlagRead | kBioFlagWrite | kBioFlagRetry);
-  if (!self.has_looked_ && !self.looks_like_tls()) {
-    self.met_plain_ = true;
-    return -1;
-  }
-  const auto got = ::recv(self.socket_, into, static_cast<std::size_t>(bytes), 0);
+  // Nothing is taken that was not there at the look: the next look would be at what comes behind.
+  auto got = self.has_looked_ ? 1 : self.look();
+  if (self.met_plain_) return -1;
+  if (got > 0) got = ::recv(self.socket_, into, static_cast<std::size_t>(bytes), 0);
   if (got == 0) self.saw_end_ = true;
   if (got >= 0) return static_cast<int>(got);
   if (must_wait(errno)) {
@@ -84,13 +83,15 @@ bool Tls::begins_handshake(Bytes first) noexcept {
   return first.size() >= 2 && first[0] == kHandshakeRecord && first[1] == kRecordVersion;
 }
 
-bool Tls::looks_like_tls() noexcept {
+// Once, at the first byte or two; answers as recv() does.
+std::ptrdiff_t Tls::look() noexcept {
   std::array<std::byte, 2> first{};
   const auto got = ::recv(socket_, first.data(), first.size(), MSG_PEEK);
-  if (got <= 0) return true;  // nothing yet, or the end: the read itself will tell
-  has_looked_ = got == first.size();
+  if (got <= 0) return got;
+  has_looked_ = true;
   const bool is_record = first[0] == kHandshakeRecord || first[0] == kAlertRecord;
-  return is_record && (got == 1 || first[1] == kRecordVersion);
+  met_plain_ = !is_record || (got > 1 && first[1] != kRecordVersion);
+  return got;
 }
 
 // ---- both ends ----

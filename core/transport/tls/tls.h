@@ -61,7 +61,7 @@ class Tls {
   static long control_socket(bio_st* bio, int what, long value, void* more);
   static const bio_method_st* socket_method(const TlsLibrary& library);
 
-  bool looks_like_tls() noexcept;
+  std::ptrdiff_t look() noexcept;
   std::ptrdiff_t understand(SslAnswer answer, bool& awaits_other, int other);
   std::size_t join(std::span<const iovec> pieces, std::size_t offset);
 

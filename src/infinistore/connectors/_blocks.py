@@ -20,6 +20,10 @@ Addresses = npt.NDArray[np.uint64]
 # A GPU copies several times as fast, and the thread that launches its work must not fall behind it.
 _PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 64 << 20
 _PIECES_MIN = 8
+# The store has the sum of what was written in one range, and of ranges that such make up; of less
+# it must read the bytes again. So pieces begin and end where those of every other step can: at
+# units of layers, which a block's size alone decides.
+_UNIT_BYTES, _GPU_UNIT_BYTES = 512 << 10, 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +145,43 @@ class CacheMap:
         )
 
     @property
-    def piece_bytes(self) -> int:
-        """From how many bytes on layers go on their own."""
+    def _unit(self) -> int:
+        unit_bytes = _UNIT_BYTES if self.device is None else _GPU_UNIT_BYTES
+        return unit_layers(len(self.layers), self.layer_bytes, unit_bytes)
+
+    @property
+    def _piece_bytes(self) -> int:
         return _PIECE_BYTES if self.device is None else _GPU_PIECE_BYTES
 
+    def save_pieces(self, values: int) -> list[range]:
+        """How the layers of so many values are grouped to be written, as they are computed."""
+        step_bytes = values * self.layer_bytes
+        return save_pieces(len(self.layers), self._unit, step_bytes, self._piece_bytes)
 
-def pieces_of(layers: int, layer_bytes: int, piece_bytes: int = _PIECE_BYTES) -> list[range]:
-    """How a step's layers are grouped for their way; `layer_bytes` is of all the step's blocks."""
-    size = max(1, min(-(-piece_bytes // layer_bytes), layers // _PIECES_MIN))
+    def load_pieces(self, values: int) -> list[range]:
+        """How the layers of so many values are grouped to be read."""
+        step_bytes = values * self.layer_bytes
+        return load_pieces(len(self.layers), self._unit, step_bytes, self._piece_bytes)
+
+
+def unit_layers(layers: int, layer_bytes: int, unit_bytes: int) -> int:
+    """Layers that are written in one piece at most; `layer_bytes` is of one value."""
+    return max(1, min(-(-unit_bytes // layer_bytes), layers // _PIECES_MIN))
+
+
+def save_pieces(layers: int, unit: int, step_bytes: int, piece_bytes: int) -> list[range]:
+    """Units, or equal parts of them that are large enough; `step_bytes` is of a layer's values."""
+    parts = [
+        size for size in range(1, unit) if unit % size == 0 and size * step_bytes >= piece_bytes
+    ]
+    return _cut(layers, parts[0] if parts else unit)
+
+
+def load_pieces(layers: int, unit: int, step_bytes: int, piece_bytes: int) -> list[range]:
+    """Whole units, several until they are large enough, though an eighth of all at most."""
+    wanted = -(-piece_bytes // (unit * step_bytes))
+    return _cut(layers, unit * max(1, min(wanted, layers // _PIECES_MIN // unit)))
+
+
+def _cut(layers: int, size: int) -> list[range]:
     return [range(first, min(first + size, layers)) for first in range(0, layers, size)]

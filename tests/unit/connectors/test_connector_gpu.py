@@ -13,7 +13,6 @@ from fake_engine import LAYERS, Engine, Request, StepOutput
 from fake_store import GPU, FakeStore
 
 from infinistore.connectors import _streams
-from infinistore.connectors._blocks import pieces_of
 from infinistore.connectors.vllm import link as link_module
 from infinistore.connectors.vllm.identity import check_load_mode, layout_identity
 from infinistore.connectors.vllm.link import StoreLink
@@ -94,10 +93,10 @@ def test_what_was_launched_before_a_load_does_not_overwrite_it(store: FakeStore,
     engine.close()
 
 
-def test_pieces_of_a_gpu_are_larger(engine: Engine) -> None:
+def test_a_layer_goes_alone_once_it_is_large(engine: Engine) -> None:
     cache = engine.worker._groups[0].cache
-    assert len(pieces_of(32, 4 << 20, cache.piece_bytes)) == 8
-    assert len(pieces_of(32, 64 << 20, cache.piece_bytes)) == 32
+    large = (64 << 20) // cache.layer_bytes
+    assert len(cache.save_pieces(large)) == len(cache.load_pieces(large)) == LAYERS
 
 
 SETTINGS = ConnectorSettings()

@@ -9,8 +9,14 @@ import pytest
 from fake_engine import LAYERS, RUN_BYTES, Engine, Request, StepOutput
 from fake_store import GPU, FakeBatch, FakeStore
 
-from infinistore.connectors._blocks import BlockParts, pieces_of
-from infinistore.connectors.vllm import fencing, loads, saves
+from infinistore.connectors._blocks import (
+    BlockParts,
+    CacheMap,
+    load_pieces,
+    save_pieces,
+    unit_layers,
+)
+from infinistore.connectors.vllm import fencing
 from infinistore.connectors.vllm.saves import SaveGate
 from infinistore.errors import Code
 from infinistore.keys import HeadRange, block_key, head_ranges
@@ -442,8 +448,8 @@ def test_the_parts_of_a_block_are_all_heads_of_all_stages() -> None:
 @pytest.fixture
 def _pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers 0 and 1 go together."""
-    for module in (saves, loads):
-        monkeypatch.setattr(module, "pieces_of", lambda *_: [range(2), range(2, 3)])
+    for name in ("save_pieces", "load_pieces"):
+        monkeypatch.setattr(CacheMap, name, lambda *_: [range(2), range(2, 3)])
 
 
 @pytest.mark.usefixtures("_pieces")
@@ -481,15 +487,35 @@ def test_a_piece_with_a_layer_whose_hook_was_not_called_goes_at_the_end(
     assert len(store.sealed) == 5
 
 
-def test_pieces_hold_all_layers_once_and_stay_small_enough_to_overlap() -> None:
-    for layers in (1, 4, 7, 8, 30, 61, 80):
-        for layer_bytes in (1, 100_000, 786_432, 4 << 20, 64 << 20):
-            pieces = pieces_of(layers, layer_bytes)
+SHAPES = [
+    (layers, unit_layers(layers, layer_bytes, 512 << 10), layer_bytes)
+    for layers in (1, 4, 7, 8, 30, 32, 61, 80)
+    for layer_bytes in (64, 8 << 10, 64 << 10, 196_608, 4 << 20)
+]
+
+
+@pytest.mark.parametrize(("layers", "unit", "layer_bytes"), SHAPES)
+def test_pieces_hold_all_layers_once_and_stay_small_enough_to_overlap(
+    layers: int, unit: int, layer_bytes: int
+) -> None:
+    for values in (1, 5, 31, 511, 512, 999, 100_000):
+        for cut in (save_pieces, load_pieces):
+            pieces = cut(layers, unit, values * layer_bytes, 4 << 20)
             assert [layer for piece in pieces for layer in piece] == list(range(layers))
             assert len(pieces) >= min(layers, 8)
-            # Never more in one than is worth it: one layer less would be under 4 MiB.
-            assert all((len(piece) - 1) * layer_bytes < 4 << 20 for piece in pieces)
-    assert len(pieces_of(80, 1)) == 8  # and not more pieces than that for nothing
+    assert len(save_pieces(layers, unit, 100 << 20, 4 << 20)) == layers  # none waits for another
+
+
+@pytest.mark.parametrize(("layers", "unit", "layer_bytes"), SHAPES)
+def test_what_is_read_is_made_up_of_what_was_written_whatever_the_steps_had(
+    layers: int, unit: int, layer_bytes: int
+) -> None:
+    counts = (1, 5, 31, 255, 256, 511, 512, 999, 1000)
+    for written in counts:
+        ends = {piece.stop for piece in save_pieces(layers, unit, written * layer_bytes, 64 << 20)}
+        for read in counts:
+            pieces = load_pieces(layers, unit, read * layer_bytes, 64 << 20)
+            assert {piece.stop for piece in pieces} <= ends, (written, read)
 
 
 def test_an_engine_that_only_asks_looks_less_and_less_often(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from infinistore.connectors._blocks import Addresses, CacheMap, pieces_of
+from infinistore.connectors._blocks import Addresses, CacheMap
 from infinistore.connectors.vllm.fencing import fence
 from infinistore.connectors.vllm.groups import GroupCache
 from infinistore.connectors.vllm.metadata import BlockLoad
@@ -160,7 +160,7 @@ class LayerLoads:
         self._block_ids = group.of_each(block_ids)
         self._value_bytes = cache.value_bytes
         self._layers = len(cache.layers)
-        self._pieces = pieces_of(self._layers, cache.layer_bytes * len(keys), cache.piece_bytes)
+        self._pieces = cache.load_pieces(len(keys))
         self._batches: list[Any] = []  # of each piece
         self._noted: set[int] = set()  # the pieces whose outcomes were taken
         self._failed: set[int] = set()

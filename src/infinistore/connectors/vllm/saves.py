@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from infinistore.connectors._blocks import pieces_of
 from infinistore.connectors.vllm.fencing import fence
 from infinistore.connectors.vllm.groups import GroupCache
 from infinistore.connectors.vllm.metadata import BlockSaves
@@ -135,9 +134,7 @@ class StepSave:
         self._depths = group.of_each(saves.depths)
         # Once for all layers: between two of them our code finds the CPU's caches full of others'.
         self._addresses = cache.addresses(saves.block_ids)
-        self._pieces = pieces_of(
-            len(cache.layers), cache.layer_bytes * len(keys), cache.piece_bytes
-        )
+        self._pieces = cache.save_pieces(len(keys))
         self._unsent = {layer: piece for piece in self._pieces for layer in piece}
         self._computed: set[int] = set()
         self._is_poisoned = False

@@ -338,6 +338,7 @@ void define_client(nb::module_& module) {
            nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("device"), nb::arg("stream"),
            nb::arg("kept").none())
       .def("prepare", &prepare, nb::arg("device"))
+      .def("rouse", [](PyClient& self) { self->rouse(); })
       .def("keep", &keep, nb::arg("address"), nb::arg("bytes"))
       .def("forget", &forget, nb::arg("address"))
       .def("match", &match, nb::arg("pack"), nb::arg("group"), nb::arg("lease_ms"))

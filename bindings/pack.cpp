@@ -99,16 +99,16 @@ void Pack::place(std::uint64_t base, std::uint64_t cache_bytes, std::uint64_t el
     }
     const std::uint64_t last =
         page_bytes > cache_bytes ? 0 : (cache_bytes - page_bytes) / element_bytes;
-    spec_.addresses.reserve(values.size());
+    spec_.addresses.resize(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (page_bytes > cache_bytes || values[i] > last) {
+      if (page_bytes > cache_bytes || values[i] > last) [[unlikely]] {
         refuse(at(i) + " at offset " + show(values[i]) + " takes " + std::to_string(page_bytes) +
                " bytes from byte offset*" + std::to_string(element_bytes) +
                " on, past the end of the cache (" + std::to_string(cache_bytes) +
                " bytes); offsets count " +
                (element_bytes == 1 ? "bytes" : "elements, not bytes or blocks"));
       }
-      spec_.addresses.push_back(base + values[i] * element_bytes);
+      spec_.addresses[i] = base + values[i] * element_bytes;
     }
   };
   if (offsets.is_none()) {

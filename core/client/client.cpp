@@ -120,6 +120,13 @@ void Client::post(CallSpec call) {
   send(0, make_call_request(std::make_unique<Call>(std::move(call))));
 }
 
+// Not awaited, so that the answer wakes the thread; whoever is awake already has an answer more.
+void Client::rouse() {
+  std::vector<std::unique_ptr<Request>> requests;
+  requests.push_back(make_call_request(std::make_unique<Call>(CallSpec{})));
+  channels_.front()->submit(std::move(requests), false, nullptr);
+}
+
 void Client::send(std::size_t channel, std::unique_ptr<Request> request) {
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(std::move(request));
@@ -178,7 +185,7 @@ std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
   std::vector<std::unique_ptr<Request>> requests;
   for (std::size_t begin = 0, end = 0; begin < indexes.size(); begin = end) {
     end = std::min(indexes.size(), begin + step);
-    step = std::min(2 * step, count);
+    step = std::min(step + (step + 1) / 2, count);
     std::vector<std::uint32_t> part(indexes.begin() + static_cast<std::ptrdiff_t>(begin),
                                     indexes.begin() + static_cast<std::ptrdiff_t>(end));
     requests.push_back(batch.spec.verb == Verb::kPut ? make_put_request(batch, std::move(part))

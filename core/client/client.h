@@ -31,6 +31,8 @@ class Client {
   void submit(Batch& batch);
   void submit(Call& call);
   void post(CallSpec call);  // nobody waits for the answer
+  // A batch will come soon: the thread and the server wake up meanwhile.
+  void rouse();
   void cancel(const Operation& operation);
   // Operation::wait(), and quicker where the caller can take the answer from the socket himself.
   bool wait(Operation& operation, Nanos timeout);

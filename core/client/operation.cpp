@@ -56,7 +56,7 @@ void Operation::end_part(const Error* failure) {
   KV_CHECK(parts_left_ > 0);
   if (failure != nullptr && failure_.code == Code::kOk) failure_ = *failure;
   if (--parts_left_ > 0) return;
-  is_done_.store(true, std::memory_order_release);
+  is_done_ = true;  // sequentially consistent, for the crew
   if (completions_ != nullptr) completions_->add(id_);
   changed_.notify_all();
   if (crew_ != nullptr) crew_->nudge();

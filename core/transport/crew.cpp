@@ -32,10 +32,10 @@ void Crew::run(std::size_t count, const std::function<void(std::size_t)>& part) 
 
 bool Crew::help(const std::atomic<bool>& is_over, Nanos timeout) {
   std::unique_lock lock(mutex_.native());
-  if (helpers_ >= kHelpersMax) return is_over.load(std::memory_order_acquire);
+  if (helpers_ >= kHelpersMax) return is_over;
   ++helpers_;
   const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout);
-  while (!is_over.load(std::memory_order_acquire)) {
+  while (!is_over) {
     if (job_ != nullptr && !job_->is_given_out()) {
       Job& job = *job_;
       ++job.helpers;
@@ -48,7 +48,7 @@ bool Crew::help(const std::atomic<bool>& is_over, Nanos timeout) {
     }
   }
   --helpers_;
-  return is_over.load(std::memory_order_acquire);
+  return is_over;
 }
 
 void Crew::nudge() {

@@ -26,12 +26,13 @@ class Crew {
   void run(std::size_t count,
            const std::function<void(std::size_t)>& part) NO_THREAD_SAFETY_ANALYSIS;
 
-  // Helps until `is_over`, whose setter calls nudge() after, or until `timeout` has passed: false.
+  // Helps until `is_over`, or until `timeout` has passed: false.  Who sets it, sequentially
+  // consistent, calls nudge() after: one of the two then sees the other.
   // Comes back at once with false if there are helpers enough.
   bool help(const std::atomic<bool>& is_over, Nanos timeout) NO_THREAD_SAFETY_ANALYSIS;
   void nudge();
 
-  bool has_helpers() const noexcept { return helpers_.load(std::memory_order_relaxed) > 0; }
+  bool has_helpers() const noexcept { return helpers_.load() > 0; }
 
  private:
   // Four cores copy as much as most machines' memory takes.

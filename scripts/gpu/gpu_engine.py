@@ -245,6 +245,20 @@ class Program:
             "calls": {name: [round(x, 2) for x in row] for name, row in taken.items()},
         }
 
+    def waits(self, seed: int, tokens: int) -> dict[str, Any]:
+        """CUDA's calls that wait for the GPU, of all threads, while a request runs."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            answer = self.generate(seed, tokens, 1)
+        calls: dict[str, list[float]] = {}
+        for event in seen.events() or ():
+            if "Synchronize" in event.name:
+                row = calls.setdefault(event.name, [0, 0.0])
+                row[0] += 1
+                row[1] += round(event.time_range.elapsed_us() / 1e3, 2)
+        return {"cached": answer["cached"], "calls": calls}
+
     @contextlib.contextmanager
     def _wrapped(self, timed: Callable[[str, Any], Any]) -> Iterator[None]:
         owners = [

@@ -37,6 +37,7 @@ class Times:
         self.samples: list[Sample] = []
         self.facts: dict[str, Any] = {}
         self.timelines: list[dict[str, Any]] = []
+        self.waits: list[dict[str, Any]] = []
         self._seed = 0
 
     def run(self, sizes: Sequence[int], count: int) -> None:
@@ -56,6 +57,8 @@ class Times:
         for entrant, engine in self._engines:
             if entrant.mode is not None:
                 self._look(entrant, engine, sizes)
+            if self._machine.is_gpu and not entrant.is_offloading:
+                self._count_waits(entrant, engine, sizes[-1])
         self.write()
 
     def _ask(self, entrant: Entrant, engine: Engine, tokens: int, seed: int) -> list[Sample]:
@@ -88,13 +91,22 @@ class Times:
                 )
         self.facts[entrant.name]["counters"] = engine.call("counters")
 
+    def _count_waits(self, entrant: Entrant, engine: Engine, tokens: int) -> None:
+        self._seed += 1
+        for kind in (COLD, HIT):
+            waits = engine.call("waits", seed=self._seed, tokens=tokens)
+            if kind == HIT or entrant.mode is not None:
+                self._forget(engine)
+            self.waits.append({"engine": entrant.name, "kind": kind, **waits})
+
     def write(self) -> None:
         """Writes what there is: a run that is cut off leaves what it measured."""
         samples = figures.Samples(self.samples)
         content = {
             "facts": self.facts,
-            "promises": [dataclasses.asdict(p) for p in figures.promises(samples)],
+            "promises": [dataclasses.asdict(p) for p in figures.promises(samples, self.waits)],
             "samples": [dataclasses.asdict(sample) for sample in self.samples],
             "timelines": self.timelines,
+            "waits": self.waits,
         }
         self._out.write_text(json.dumps(content, indent=1) + "\n")

@@ -158,10 +158,12 @@ def times(
             finally:
                 measured.write()
         samples = figures.Samples(measured.samples)
-        promises = figures.promises(samples)
+        promises = figures.promises(samples, measured.waits)
         about = json.dumps(measured.facts[chosen[0].name])
         table = figures.markdown(samples, f"{about}; {count} prompts of each size, medians.")
         for line in figures.where_time_goes(measured.timelines, prompt_sizes[-1]):
+            print(line, flush=True)
+        for line in figures.what_waits(measured.waits):
             print(line, flush=True)
         is_kept = all(promise.is_kept for promise in promises if promise.is_counted)
         return finish([p.line() for p in promises], is_kept, table, out, "times")

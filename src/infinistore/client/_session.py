@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from operator import length_hint
 from typing import Any, NoReturn
 
 from infinistore import _native
@@ -26,6 +27,7 @@ from infinistore.client.arguments import (
 )
 from infinistore.client.native import NativeCall, NativeClient
 from infinistore.client.regions import (
+    HOST,
     Blocks,
     Place,
     Region,
@@ -51,6 +53,7 @@ NAMESPACE_BYTES_MAX = 512
 TOKEN_BYTES_MAX = 512
 # Failures of batches that nobody has asked for, kept at most.
 _FAILED_KEPT_MAX = 1024
+_LONG = 1024  # keys
 
 # By a code's byte: comparing with an enum's member would take most of the time of a large call.
 _IS_OK = [code == Code.OK for code in range(256)]
@@ -156,6 +159,7 @@ class Session:
     ) -> tuple[_native.Pack, int, Region]:
         self.check_open()
         region = region_of(cache, writable=writable)
+        self._rouse(region.place, blocks.keys if isinstance(blocks, Blocks) else blocks)
         element_bytes, page_bytes = page_bytes_of(region, page_size, unit)
         if isinstance(blocks, Blocks):
             pack = keys_of(blocks.keys)
@@ -170,10 +174,16 @@ class Session:
         self.check_open()
         if not isinstance(segments, Segments):
             raise UsageError(f"segments is a {type(segments).__name__}; give infinistore.Segments")
+        self._rouse(place_of(segments), keys)
         pack = keys_of(keys)
         addresses, per_key = segments.layout(len(pack))
         parsed(pack.place_segments, addresses, per_key, segments.segment_bytes)
         return pack, per_key * segments.segment_bytes
+
+    def _rouse(self, place: Place, listing: object) -> None:
+        # To read a long list takes as long as waking who sleeps; a GPU then waits for neither.
+        if place != HOST and length_hint(listing) >= _LONG:
+            self._native.rouse()
 
     def _put(
         self,

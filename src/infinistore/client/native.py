@@ -111,6 +111,9 @@ class NativeClient(Protocol):
     def post_lease(self, lease_ids: Sequence[int], lease_ms: int) -> None:
         """Renews leases, or with 0 releases them."""
 
+    def rouse(self) -> None:
+        """Wakes who moves bytes: a batch will come soon."""
+
     def prepare(self, device: int) -> None:
         """Shows the pool to a CUDA device."""
 

@@ -186,6 +186,12 @@ class Cluster:
             self._note(counting, member, call.id)
         return counting
 
+    def rouse(self) -> None:
+        """Wakes the threads of all nodes: a batch will come soon."""
+        for member in self._fleet.members():
+            if member.native is not None and member.is_up():
+                member.native.rouse()
+
     def prepare(self, device: int) -> None:
         """Shows the pools to a CUDA device, those of nodes that come later, too."""
         self._watcher.devices.add(device)

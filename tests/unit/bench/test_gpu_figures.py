@@ -71,6 +71,34 @@ def test_a_hit_that_was_computed_is_no_hit() -> None:
     assert "OffloadingConnector, hit, 16000 tokens: 0 of 16000 cached" in first.line()
 
 
+def test_an_engine_may_count_the_block_of_which_it_computes_a_token() -> None:
+    assert sample(entrants.OFFLOAD, HIT, 16000, 70.0).is_right
+    assert Sample(entrants.OFFLOAD, HIT, 16000, 70.0, 16000, 15984).is_right
+    assert not Sample(entrants.OFFLOAD, HIT, 16000, 70.0, 15968, 15984).is_right
+    assert not Sample(entrants.OFFLOAD, COLD, 16000, 70.0, 16, 0).is_right
+
+
+def test_who_waits_for_the_whole_device_more_often_than_plain_is_short() -> None:
+    def waits(ours: int) -> list[dict[str, Any]]:
+        calls = {"cudaStreamSynchronize": [3, 400.0]}
+        return [
+            {"engine": entrants.PLAIN_1, "kind": HIT, "calls": calls},
+            {
+                "engine": entrants.LAYERWISE,
+                "kind": HIT,
+                "calls": calls | {"cudaDeviceSynchronize": [ours, 1.0]},
+            },
+        ]
+
+    for ours, is_kept in ((0, True), (1, False)):
+        last = figures.promises(Samples(run_of()), waits(ours))[-1]
+        assert (last.name, last.is_kept) == (
+            "ours, layerwise, hit, calls that wait for the whole device",
+            is_kept,
+        )
+    assert "cudaStreamSynchronize 3 (400.0 ms)" in figures.what_waits(waits(1))[0]
+
+
 def test_nothing_is_promised_against_engines_that_did_not_run() -> None:
     alone = [sample(entrants.ASYNC, HIT, 16000, 60.0)]
     assert len(marks(alone)) == 1

@@ -189,11 +189,12 @@ void place_on(BatchSpec& spec, int device, std::uint64_t stream) {
   const Unlocked release;
   const auto gpu = Gpu::of(device);
   if (!gpu) throw Failed{gpu.error()};
-  const auto error = gpu.value()->check_memory(spec.addresses, spec.segment_bytes);
-  if (error.code != Code::kOk) throw Failed{error};
+  // First, so that it is mostly open when the batch leaves.
   auto gate = Gate::after(*gpu.value(), reinterpret_cast<CuStream>(stream));
   if (!gate) throw Failed{gate.error()};
   spec.gate = std::move(*gate);
+  const auto error = gpu.value()->check_memory(spec.addresses, spec.segment_bytes);
+  if (error.code != Code::kOk) throw Failed{error};
 }
 
 int gpu_of(std::uint64_t address) {

@@ -15,6 +15,11 @@ constexpr std::uint64_t kAloneBytesMax = 64 * 1024;
 // Then the thread takes over: others may want it.  Far more than a round trip on one host.
 constexpr Nanos kAtSocketMax = 200 * kMicrosecond;
 
+// A GPU's copy ends elsewhere than at the socket.
+bool is_small(const Request& request) {
+  return request.bulk_bytes() <= kAloneBytesMax && !request.uses_gpu();
+}
+
 static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT);
 
 }  // namespace
@@ -32,7 +37,7 @@ bool Channel::is_idle() const {
 // does not come gets it when the thread looks again, or when he asks whether it is there.  A put
 // goes on with the answer, and others may wait for it, so its socket stays watched.
 bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests, bool is_awaited) {
-  if (requests.size() != 1 || requests.front()->bulk_bytes() > kAloneBytesMax) return false;
+  if (requests.size() != 1 || !is_small(*requests.front())) return false;
   if (!turn_.try_lock()) return false;
   bool is_alone = stream_ && stream_->is_open() && is_idle();
   if (is_alone) {
@@ -59,7 +64,7 @@ void Channel::wait_at_socket(const Operation& operation, Nanos patience) {
   if (!turn_.try_lock()) return;
   const bool is_ours = stream_ && stream_->is_open() && flights_.size() == 1 &&
                        flights_.begin()->second.request->operation_id() == operation.id() &&
-                       flights_.begin()->second.request->bulk_bytes() <= kAloneBytesMax;
+                       is_small(*flights_.begin()->second.request);
   bool must_wake = false;
   if (is_ours) {
     ++others_turns_;

@@ -84,7 +84,8 @@ void Client::submit(Batch& batch) {
     requests[i] = cut(batch, by_channel[i]);
     parts += requests[i].size();
   }
-  Gate* const gate = batch.spec.gate.get();
+  Gate* gate = batch.spec.gate.get();
+  if (gate != nullptr && gate->state().code == Code::kOk) gate = nullptr;
   if (gate != nullptr) {
     std::vector<Waker*> wakers;
     for (std::size_t i = 0; i < channels_.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/base/thread.h"
+#include "core/base/xtrace.h"
 #include "core/transport/rdma/client_link.h"
 #include "core/transport/shm/client_link.h"
 #include "core/transport/tcp/client_link.h"
@@ -74,7 +75,7 @@ Error Channel::wait_dialled() {
 }
 
 void Channel::submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited, Gate* gate) {
-  if (gate == nullptr && send_alone(requests, is_awaited)) return;
+  if (gate == nullptr && (send_alone(requests, is_awaited) || begin_here(requests))) return;
   bool is_stopped = false;
   {
     const MutexLock lock(mutex_);

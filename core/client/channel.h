@@ -107,7 +107,9 @@ class Channel final : public StreamOwner {
   bool prepare();
   void react();
   bool send_alone(std::vector<std::unique_ptr<Request>>& requests, bool is_awaited);
+  bool begin_here(std::vector<std::unique_ptr<Request>>& requests);
   bool is_idle() const;
+  bool none_waits() const;
   void await_answer(const Operation& operation, Nanos until);
   bool take_inbox();
   void cancel_here(std::uint64_t operation_id);

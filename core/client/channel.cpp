@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/base/thread.h"
-#include "core/base/xtrace.h"
 #include "core/transport/rdma/client_link.h"
 #include "core/transport/shm/client_link.h"
 #include "core/transport/tcp/client_link.h"

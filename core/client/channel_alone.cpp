@@ -27,9 +27,8 @@ static_assert(EPOLLIN == POLLIN && EPOLLOUT == POLLOUT);
 bool Channel::is_idle() const { return flights_.empty() && none_waits(); }
 
 bool Channel::none_waits() const {
-  return delayed_.empty() && std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) {
-           return queue.waiting.empty();
-         });
+  return delayed_.empty() && std::all_of(queues_.begin(), queues_.end(),
+                                         [](const auto& queue) { return queue.waiting.empty(); });
 }
 
 // Whether it did: only a small request to an idle channel that is connected.

@@ -93,8 +93,9 @@ void Client::submit(Batch& batch) {
     }
     gate->watch(std::move(wakers));
   }
-  Crew* const crew = server().shares_memory ? &crew_ : nullptr;
-  batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr, crew);
+  const bool uses_gpu = batch.gpu() != nullptr;
+  Crew* const crew = server().shares_memory && !uses_gpu ? &crew_ : nullptr;
+  batch.begin(next_id_++, parts, tells_completions_ ? &completions_ : nullptr, crew, uses_gpu);
   // From here on the batch may end, and its owner destroy it, at any moment.
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     if (!requests[i].empty())

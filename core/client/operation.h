@@ -6,6 +6,7 @@
 // waits for the end before he destroys it.
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <vector>
@@ -41,8 +42,13 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
+  // With `ends_awake`, who waits wakes up with so many parts left, and then looks again and again:
+  // to wake a thread takes about as long as a GPU takes for them.
+  static constexpr std::size_t kPartsNearEnd = 2;
+
   // Once, before any part may end.  No parts: it has ended.  `crew`: whoever waits for it helps.
-  void begin(std::uint64_t id, std::size_t parts, Completions* completions, Crew* crew = nullptr);
+  void begin(std::uint64_t id, std::size_t parts, Completions* completions, Crew* crew = nullptr,
+             bool ends_awake = false);
   // The part's results are written, and its thread is through with the caller's memory.
   void end_part(const Error* failure);
 
@@ -57,10 +63,15 @@ class Operation {
   ~Operation();
 
  private:
+  bool wait_awake(std::chrono::steady_clock::time_point until) const noexcept;
+
   std::uint64_t id_ = 0;
   Completions* completions_ = nullptr;
   Crew* crew_ = nullptr;
   std::atomic<bool> is_done_{false};  // release: results are written before it
+  bool ends_awake_ = false;
+  std::atomic<bool> is_near_end_{false};
+  std::atomic<bool> was_awake_{false};  // somebody, near the end; once is enough
   Mutex mutex_;
   std::condition_variable changed_;
   std::size_t parts_left_ GUARDED_BY(mutex_) = 0;

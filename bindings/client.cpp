@@ -204,7 +204,7 @@ int gpu_of(std::uint64_t address) {
 }
 
 std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_bytes,
-                             std::uint64_t value_offset, bool replaces, int device,
+                             std::uint64_t value_offset, std::uint8_t on_exists, int device,
                              std::uint64_t stream, bool by_copy_engine, nb::object kept) {
   auto spec = pack.take();
   if (by_copy_engine) spec.mover = Mover::kCopyEngine;
@@ -212,7 +212,8 @@ std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_by
   spec.verb = Verb::kPut;
   spec.value_bytes = value_bytes;
   spec.value_offset = value_offset;
-  spec.replaces = replaces;
+  spec.replaces = on_exists == 1;
+  spec.is_copy = on_exists == 2;
   return submit<Batch>(std::move(self), std::move(spec), std::move(kept));
 }
 
@@ -333,7 +334,7 @@ void define_handle(nb::class_<Handle<T>>& type) {
 void define_client(nb::module_& module) {
   nb::class_<PyClient>(module, "Client", "A server, as a program sees it.")
       .def("put", &put, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
-           nb::arg("replaces"), nb::arg("device"), nb::arg("stream"), nb::arg("by_copy_engine"),
+           nb::arg("on_exists"), nb::arg("device"), nb::arg("stream"), nb::arg("by_copy_engine"),
            nb::arg("kept").none())
       .def("get", &get, nb::arg("pack"), nb::arg("value_bytes"), nb::arg("value_offset"),
            nb::arg("wait_ms"), nb::arg("lease_id"), nb::arg("device"), nb::arg("stream"),

@@ -146,6 +146,14 @@ nb::tuple list_keys(const Server& server, std::uint64_t cursor, std::size_t coun
   return nb::make_tuple(page.next, rows);
 }
 
+std::uint64_t begin_move(Server& server, const std::string& space,
+                         const std::vector<nb::bytes>& keys) {
+  std::vector<std::string_view> views;
+  for (const auto& key : keys) views.emplace_back(key.c_str(), key.size());
+  const Unlocked release;
+  return server.begin_move(space, views);
+}
+
 const char* name_of(Reason reason) {
   switch (reason) {
     case Reason::kRoom:
@@ -321,6 +329,10 @@ void init_server(nb::module_& module) {
            "(namespace, key, value_bytes, bytes_per_s) of what it serves most, the hottest first.")
       .def("list_keys", &list_keys, nb::arg("cursor"), nb::arg("count_max"),
            "The next cursor (0: the end; begin at 0) and rows as of hottest(), some of all keys'.")
+      .def("begin_move", &begin_move, nb::arg("namespace"), nb::arg("keys"),
+           "Notes which values these keys have; a number for end_move(), 0: too much is moving.")
+      .def("end_move", &Server::end_move, nb::arg("id"), nb::call_guard<Unlocked>(),
+           "Whether each key has had that value all the time.")
       .def("staged", &staged, nb::arg("count_max") = 1000,
            "Values being written, at most so many.");
 }

@@ -62,7 +62,7 @@ class InProcessNode:
             stage_share=0.5,
             lease_max_s=300.0,
             sessions_max=64,
-            heat_half_life_s=10.0,
+            heat_half_life_s=1.0,
             version="test",
             without_fencing=False,
         )

@@ -77,6 +77,12 @@ class FakeNative:
     ) -> tuple[int, list[tuple[bytes, bytes, int, float]]]:
         return 0, [(b"a", b"k\xff", 8, 2.5)]
 
+    def begin_move(self, namespace: str, keys: list[bytes]) -> int:
+        return 1
+
+    def end_move(self, move: int) -> list[bool]:
+        return []
+
     def scrub(self) -> FakeScrub:
         return FakeScrub(self)
 

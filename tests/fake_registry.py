@@ -14,6 +14,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.values: dict[str, tuple[bytes, int]] = {}
         self.leases: set[int] = set()
+        self.replacing: set[str] = set()
         self.is_away = False
         self.opened = 0
         self.calls: list[str] = []
@@ -98,6 +99,14 @@ class FakeRegistry:
         if lease not in self._store.leases:
             raise RegistryError("no such lease")
         self._store.put(name, value, lease)
+
+    async def mark_replacing(self, namespace: str) -> None:
+        self._store.check("mark")
+        self._store.replacing.add(namespace)
+
+    async def replacing(self) -> frozenset[str]:
+        self._store.check("replacing")
+        return frozenset(self._store.replacing)
 
     async def ping(self) -> None:
         self._store.check("ping")

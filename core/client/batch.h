@@ -29,7 +29,8 @@ struct BatchSpec {
   std::uint64_t value_bytes = 0;   // of the whole value; get: 0 takes any
   std::uint64_t value_offset = 0;  // of the range
   bool replaces = false;
-  KeyList parents;  // put: none, or one for each key
+  bool is_copy = false;  // put: sealed once it is repeated; not both
+  KeyList parents;       // put: none, or one for each key
   std::vector<std::uint32_t> depths;
   std::uint32_t wait_ms = 0;   // get: for keys that are being written
   std::uint64_t lease_id = 0;  // get: under which the keys are pinned

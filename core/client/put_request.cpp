@@ -64,6 +64,7 @@ Code PutPart::start(Line& line) {
   const auto& spec = batch_->spec;
   PutRequest put;
   put.replace = spec.replaces;
+  put.is_copy = spec.is_copy;
   put.ranges.items = {{.value_bytes = spec.value_bytes,
                        .value_offset = spec.value_offset,
                        .bytes = spec.range_bytes()}};

@@ -93,6 +93,7 @@ class Server::Running {
   std::vector<Counter> snapshot() const;
   Store& store() noexcept { return store_; }
   const Heat& heat() const noexcept { return heat_; }
+  Moving& moving() noexcept { return moving_; }
   const Log& log() const noexcept { return log_; }
   std::vector<NamespaceId> spaces(std::optional<std::string_view> name, bool below) const;
 
@@ -109,6 +110,7 @@ class Server::Running {
   WaitTable waits_;
   Store store_;
   Heat heat_;
+  Moving moving_{store_};
   std::unique_ptr<RdmaServer> rdma_;  // of the store's pool; nullptr: none
   std::string rdma_state_;            // what it is, or why there is none
   std::unique_ptr<ServerTls> tls_;    // nullptr: none
@@ -392,6 +394,16 @@ std::vector<Heat::Key> Server::hottest(std::size_t count_max) const {
 Heat::Page Server::list_keys(std::uint64_t cursor, std::size_t count_max) const {
   const auto* it = running();
   return it ? it->heat().list_keys(cursor, count_max) : Heat::Page{};
+}
+
+std::uint64_t Server::begin_move(std::string_view space, std::span<const std::string_view> keys) {
+  auto* it = running();
+  return it ? it->moving().begin(space, keys) : 0;
+}
+
+std::vector<bool> Server::end_move(std::uint64_t id) {
+  auto* it = running();
+  return it ? it->moving().end(id) : std::vector<bool>{};
 }
 
 std::vector<StagedView> Server::staged(std::size_t count_max) const {

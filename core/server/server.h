@@ -20,6 +20,7 @@
 #include "core/base/result.h"
 #include "core/server/options.h"
 #include "core/store/heat/heat.h"
+#include "core/store/heat/moving.h"
 #include "core/store/scrub/scrub.h"
 #include "core/store/store.h"
 #include "core/wire/message.h"
@@ -54,6 +55,9 @@ class Server {
   // What it serves most, and a walk over all keys: see Heat.
   std::vector<Heat::Key> hottest(std::size_t count_max) const;
   Heat::Page list_keys(std::uint64_t cursor, std::size_t count_max) const;
+  // Whether values are what they were, once their copies have come to another node: see Moving.
+  std::uint64_t begin_move(std::string_view space, std::span<const std::string_view> keys);
+  std::vector<bool> end_move(std::uint64_t id);
   // Why keys are or are not there; what lives in each namespace; hit rates by pool size.
   std::vector<KeyAnswer> explain(std::string_view space,
                                  std::span<const std::string_view> keys) const;

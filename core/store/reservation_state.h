@@ -24,7 +24,7 @@ struct ReservationState {
   Coverage coverage;
   Nanos touched_at;  // of the last claim or fill
   OnExists on_exists;
-  bool is_fenced = false;       // purged since: it must not be sealed
+  bool is_fenced = false;       // purged, or a copy that may be old: it must not be sealed
   bool is_quarantined = false;  // given up, but someone may still write into its extents
 };
 

@@ -47,7 +47,8 @@ Shard::~Shard() {
 Result<std::unique_ptr<ReservationState>> Shard::reserve(const KeyRef& ref, const Intent& intent,
                                                          std::uint64_t parent_hash, Nanos now) {
   const MutexLock lock(mutex_);
-  if (Entry* entry = sealed_.find(ref); entry != nullptr && intent.on_exists == OnExists::kKeep) {
+  if (Entry* entry = sealed_.find(ref);
+      entry != nullptr && intent.on_exists != OnExists::kReplace) {
     if (entry->value_bytes != intent.value_bytes) return Code::kSizeMismatch;
     ++counters_.exists;
     if (entry->pins == 0) {  // writing what is there is a use of it
@@ -84,6 +85,13 @@ void Shard::begin_locked(ReservationState& state) noexcept {
   written_.insert(*state.entry);
   ++counters_.staged_values;
   counters_.reserved_bytes += state.entry->pool_bytes();
+}
+
+void Shard::fence_copies_locked(const KeyRef& ref) noexcept {
+  if (written_.find(ref) == nullptr) return;  // nearly always
+  states_.for_each([&](ReservationState& state) {
+    if (state.on_exists == OnExists::kCopy && state.entry->has(ref)) state.is_fenced = true;
+  });
 }
 
 void Shard::end_locked(ReservationState& state) noexcept {
@@ -132,13 +140,14 @@ Code Shard::seal(ReservationState& state, std::optional<std::uint64_t> whole_che
     state.coverage.filled({.offset = 0, .bytes = state.entry->value_bytes}, *whole_checksum);
     state.coverage.hand_over(*state.entry);
   }
-  Entry* present = sealed_.find(
-      {.space = state.entry->space, .key = state.entry->key(), .hash = state.entry->hash});
+  const KeyRef ref{
+      .space = state.entry->space, .key = state.entry->key(), .hash = state.entry->hash};
+  Entry* present = sealed_.find(ref);
   Code outcome = Code::kOk;
   if (state.is_fenced) {
     outcome = Code::kAborted;
     ++counters_.aborted;
-  } else if (present != nullptr && state.on_exists == OnExists::kKeep) {
+  } else if (present != nullptr && state.on_exists != OnExists::kReplace) {
     const bool is_equal = present->value_bytes == state.entry->value_bytes;
     outcome = is_equal ? Code::kExists : Code::kSizeMismatch;
     ++counters_.exists;
@@ -149,6 +158,7 @@ Code Shard::seal(ReservationState& state, std::optional<std::uint64_t> whole_che
   }
   if (present != nullptr) replaced = detach_locked(*present);
   state.entry->is_replaced = state.on_exists == OnExists::kReplace;
+  if (state.entry->is_replaced) fence_copies_locked(ref);
   publish_locked(std::move(state.entry));
   return outcome;
 }
@@ -350,6 +360,7 @@ EntryPtr Shard::release_locked(Entry& entry) noexcept {
 bool Shard::erase(const KeyRef& ref, Nanos now) noexcept {
   EntryPtr ended;
   const MutexLock lock(mutex_);
+  fence_copies_locked(ref);
   Entry* entry = sealed_.find(ref);
   if (entry == nullptr) return false;
   departures_.note(ref.hash, {.at = now, .reason = Reason::kErased});

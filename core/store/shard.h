@@ -59,7 +59,7 @@ class alignas(64) Shard {
   Code claim(ReservationState& state, Range range, Nanos now);
   void filled(ReservationState& state, Range range, std::uint64_t checksum, Nanos now) noexcept;
   void unclaim(ReservationState& state, Range range) noexcept;
-  // kOk, kExists, kSizeMismatch (as another writer was first), kAborted (purged).
+  // kOk, kExists, kSizeMismatch (as another writer was first), kAborted (fenced).
   // `whole_checksum`: the value's claimed whole is filled.
   Code seal(ReservationState& state, std::optional<std::uint64_t> whole_checksum) noexcept;
   void give_up(ReservationState& state) noexcept;
@@ -124,6 +124,7 @@ class alignas(64) Shard {
 
  private:
   void begin_locked(ReservationState& state) noexcept REQUIRES(mutex_);
+  void fence_copies_locked(const KeyRef& ref) noexcept REQUIRES(mutex_);
   void free_locked(const Entry& entry) noexcept REQUIRES(mutex_);
   void end_locked(ReservationState& state) noexcept REQUIRES(mutex_);
   void publish_locked(EntryPtr entry) noexcept REQUIRES(mutex_);

@@ -43,7 +43,9 @@ struct ReservationState;
 // find() or match_prefix() at an entry's neighbours in its policy.
 enum class Expect : std::uint8_t { kReserve, kExists, kFind };
 
-enum class OnExists : std::uint8_t { kKeep = 0, kReplace = 1 };
+// kCopy keeps as kKeep does, and is not sealed once its key was erased or replaced since its
+// reserve(): what was read elsewhere before may be old by then.
+enum class OnExists : std::uint8_t { kKeep = 0, kReplace = 1, kCopy = 2 };
 
 // What a writer says of a value before its bytes.
 struct Intent {
@@ -81,7 +83,7 @@ class Reservation {
 
   // Publishes a complete value of which no range is claimed.  Else it is dropped: kExists, another
   // writer was first; kSizeMismatch, it was, with another size; kAborted, the namespace was purged
-  // since.
+  // since, or of a copy the key was erased or replaced.
   Code seal() && noexcept;
   // filled() and seal() in one, where Intent::claims_whole was asked for.
   Code seal_whole(std::uint64_t checksum) && noexcept;

@@ -18,7 +18,7 @@ namespace {
 using Recode = std::function<std::optional<Body>(Bytes)>;
 
 struct Case {
-  const char* name;
+  std::string name;
   std::vector<Body> samples;
   Recode recode;
 };
@@ -146,7 +146,7 @@ TEST_CASE("a fill over tcp counts no more items than a batch has") {
 
 TEST_CASE("what contradicts itself is refused") {
   CHECK_FALSE(decode_keys(samples::key_body({""})));
-  CHECK_FALSE(decode_put(samples::with_byte(samples::put().front(), 0, 2)));  // on_exists
+  CHECK_FALSE(decode_put(samples::with_byte(samples::put().front(), 0, 3)));  // on_exists
   CHECK_FALSE(decode_put(samples::with_byte(samples::put().front(), 2, 1)));  // zero
   CHECK_FALSE(decode_match(encode(MatchRequest{.lease_ms = 0, .group = 0, .keys = {"a"}})));
   CHECK_FALSE(decode_match(encode(MatchRequest{.lease_ms = 0, .group = 2, .keys = {"a"}})));

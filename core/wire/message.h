@@ -64,6 +64,7 @@ struct Welcome {
 
 struct PutRequest {
   bool replace = false;
+  bool is_copy = false;  // not both
   std::vector<std::string_view> keys = {};
   WireRanges ranges = {};
   std::vector<std::string_view> parents = {};  // empty, or one for each key

@@ -134,7 +134,7 @@ class Call:
 class Client:
     """A server, as a program sees it."""
 
-    def put(self, pack: Pack, value_bytes: int, value_offset: int, replaces: bool, device: int, stream: int, by_copy_engine: bool, kept: object | None) -> Batch: ...
+    def put(self, pack: Pack, value_bytes: int, value_offset: int, on_exists: int, device: int, stream: int, by_copy_engine: bool, kept: object | None) -> Batch: ...
 
     def get(self, pack: Pack, value_bytes: int, value_offset: int, wait_ms: int, lease_id: int, device: int, stream: int, kept: object | None) -> Batch: ...
 
@@ -249,6 +249,14 @@ class Server:
         """
         The next cursor (0: the end; begin at 0) and rows as of hottest(), some of all keys'.
         """
+
+    def begin_move(self, namespace: str, keys: Sequence[bytes]) -> int:
+        """
+        Notes which values these keys have; a number for end_move(), 0: too much is moving.
+        """
+
+    def end_move(self, id: int) -> list[bool]:
+        """Whether each key has had that value all the time."""
 
     def staged(self, count_max: int = 1000) -> list:
         """Values being written, at most so many."""

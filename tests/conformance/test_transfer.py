@@ -11,7 +11,7 @@ import infinistore
 from infinistore.cluster.node.board import publish, read_note
 from infinistore.cluster.node.peers import Peers
 from infinistore.cluster.node.rate import Rate
-from infinistore.cluster.node.transfer import BUFFER_BYTES, Stored, batches, push
+from infinistore.cluster.node.transfer import BUFFER_BYTES, Source, Stored, batches, push
 from infinistore.cluster.view import NOTE_NAMESPACE, Note
 from server_process import ServerProcess
 
@@ -24,6 +24,21 @@ def servers() -> Iterator[tuple[ServerProcess, ServerProcess]]:
     yield first, second
     first.kill()
     second.kill()
+
+
+class Still:
+    """A source whose values stay what they are, but for those that are told."""
+
+    def __init__(self, *changed: bytes) -> None:
+        self.changed = changed
+        self._moves: list[list[bytes]] = []
+
+    def begin_move(self, namespace: str, keys: list[bytes]) -> int:
+        self._moves.append(keys)
+        return len(self._moves)
+
+    def end_move(self, move: int) -> list[bool]:
+        return [key not in self.changed for key in self._moves[move - 1]]
 
 
 def value(key: bytes, size: int) -> np.ndarray:
@@ -42,7 +57,8 @@ async def test_values_arrive_as_they_were(servers: tuple[ServerProcess, ServerPr
     await target.write_cache(value(b"s0", 1000), [("s0", 0)], 1000)
 
     wanted = [Stored(key, size) for key, size in sizes.items()] + [Stored(b"gone", 10)]
-    moved = await push(source, target, wanted, Rate(FAST))
+    origin = Source(source, Still(), "transfer")
+    moved = await push(origin, target, wanted, Rate(FAST))
     assert (moved.there, moved.absent, moved.refused) == ((b"s0",), 1, 0)
     assert set(moved.sent) == sizes.keys() - {b"s0"}
     assert moved.sent_bytes == sum(sizes.values()) - 1000
@@ -50,8 +66,27 @@ async def test_values_arrive_as_they_were(servers: tuple[ServerProcess, ServerPr
         read = np.zeros(size, dtype=np.uint8)
         await target.read_cache(read, [(key, 0)], size)
         assert np.array_equal(read, value(key, size))
-    again = await push(source, target, wanted, Rate(FAST))
+    again = await push(origin, target, wanted, Rate(FAST))
     assert (again.sent, again.sent_bytes, len(again.there)) == ((), 0, len(sizes))
+    assert second.stats()["staged_values"] == 0
+    await peers.close()
+
+
+async def test_a_value_that_changed_on_the_way_is_never_seen(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    first, second = servers
+    peers = Peers("")
+    source = await peers.client(first.address, "changing")
+    target = await peers.client(second.address, "changing")
+    sizes = {b"kept": 1000, b"replaced": 1000, b"large": BUFFER_BYTES + 5, b"tiny": 1}
+    for key, size in sizes.items():
+        await source.write_cache(value(key, size), [(key, 0)], size, unit="bytes")
+    origin = Source(source, Still(b"replaced", b"large"), "changing")
+    moved = await push(origin, target, [Stored(k, s) for k, s in sizes.items()], Rate(FAST))
+    assert set(moved.sent) == {b"kept", b"tiny"}
+    assert (moved.absent, moved.refused) == (2, 0)
+    assert await target.exists(list(sizes)) == [True, False, False, True]
     assert second.stats()["staged_values"] == 0
     await peers.close()
 

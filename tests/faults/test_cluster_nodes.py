@@ -17,6 +17,9 @@ import infinistore
 from cluster_nodes import InProcessCluster, InProcessNode
 from cluster_process import ClusterProcess
 from infinistore import AbortedError, Client, Code, ConnectError, LinkError, UsageError
+from infinistore.cluster.node.peers import Peers
+from infinistore.cluster.node.rate import Rate
+from infinistore.cluster.node.transfer import Source, Stored, push
 from infinistore.cluster.nodes import Node
 from infinistore.cluster.placement import group_id, group_of, order
 from infinistore.cluster.view import NOTE_KEY, NOTE_NAMESPACE, Note, encode_note
@@ -354,6 +357,64 @@ def test_a_replaced_value_is_nowhere_read_again(cluster: ClusterProcess, client:
     assert np.array_equal(target, new[:PAGE])
     freeze(owner.pid)
     assert client.exists(["k"]) == [False]
+
+
+class Overtaken:
+    """A node's server, of which a value is replaced while copies of it are on their way."""
+
+    def __init__(self, native: Any, overtake: Callable[[], None], is_looked_at: bool) -> None:
+        self._native, self._overtake, self._is_looked_at = native, overtake, is_looked_at
+
+    def begin_move(self, namespace: str, keys: list[bytes]) -> int:
+        return int(self._native.begin_move(namespace, keys))
+
+    def end_move(self, move: int) -> list[bool]:
+        if self._is_looked_at:
+            self._overtake()
+        stayed = list(self._native.end_move(move))
+        if not self._is_looked_at:  # too late for the look: the erasure behind has to do it
+            self._overtake()
+        return stayed
+
+
+@pytest.mark.parametrize("is_looked_at", [True, False])
+async def test_a_copy_on_its_way_does_not_outlive_a_replacement(
+    nodes: InProcessCluster, nodes_client: Client, is_looked_at: bool
+) -> None:
+    old, new = noise(1), noise(2)
+    nodes_client.write_cache(old, [("k", 0)], PAGE).wait(20)
+    owner, other, _ = order_of(nodes, "k")
+    replaced = []
+
+    def overtake() -> None:
+        batch = nodes_client.write_cache(new, [("k", 0)], PAGE, on_exists="replace")
+        replaced.append(batch.wait(20).all_ok)
+
+    peers = Peers("")
+    reader = await peers.client(owner.address, "faults")
+    source = Source(reader, Overtaken(owner.native, overtake, is_looked_at), "faults")
+    target = await peers.client(other.address, "faults")
+    moved = await push(source, target, [Stored(b"k", PAGE)], Rate(1e12))
+    assert (replaced, moved.sent) == ([True], ())
+    assert await target.exists(["k"]) == [False]
+    await peers.close()
+    found = np.zeros(PAGE, np.uint8)
+    assert nodes_client.read_cache(found, [("k", 0)], PAGE).wait(20).all_ok
+    assert np.array_equal(found, new[:PAGE])
+
+
+def test_a_copy_that_came_before_the_new_value_is_erased_behind_it(
+    nodes: InProcessCluster, nodes_client: Client
+) -> None:
+    """It came between the erasure before the new value and that value."""
+    old, new = noise(1), noise(2)
+    nodes_client.write_cache(old, [("k", 0)], PAGE).wait(20)
+    other = order_of(nodes, "k")[1]
+    with infinistore.connect(other.url, "faults") as agent:
+        batch = nodes_client.write_cache(new, [("k", 0)], PAGE, on_exists="replace")
+        agent.write_cache(old, [("k", 0)], PAGE).wait(20)
+        assert batch.wait(20).all_ok
+        assert not agent.exists(["k"])[0]
 
 
 def tell(server: Server, note: Note) -> None:

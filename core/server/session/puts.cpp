@@ -47,10 +47,12 @@ void Puts::begin(Connection& connection, std::uint64_t request_id, NamespaceId s
     const Intent intent{.space = space,
                         .key = request.keys[i],
                         .value_bytes = wire.value_bytes,
-                        .on_exists = request.replace ? OnExists::kReplace : OnExists::kKeep,
+                        .on_exists = request.replace   ? OnExists::kReplace
+                                     : request.is_copy ? OnExists::kCopy
+                                                       : OnExists::kKeep,
                         .parent = request.parents.empty() ? std::string_view{} : request.parents[i],
                         .depth = request.depths.empty() ? 0 : request.depths[i],
-                        .claims_whole = wire.bytes == wire.value_bytes};
+                        .claims_whole = wire.bytes == wire.value_bytes && !request.is_copy};
     grant.open.outcomes.push_back(
         this->grant(grant, static_cast<std::uint32_t>(i), intent, {wire.value_offset, wire.bytes}));
   });
@@ -78,17 +80,20 @@ Code Puts::grant(Grant& grant, std::uint32_t index, const Intent& intent, Range 
         return Code::kExists;
       }
       if (stage.reservation.value_bytes() != intent.value_bytes) return Code::kSizeMismatch;
+      if (stage.is_copy && stage.reservation.is_complete()) return confirm(grant, index, id);
       return grant_range(grant, index, id, range);
     }
   }
   auto reserved = context_.store.reserve(intent);
   if (!reserved) return reserved.code();
-  if (range.bytes == intent.value_bytes) {
+  const bool is_copy = intent.on_exists == OnExists::kCopy;
+  if (range.bytes == intent.value_bytes && !is_copy) {
     return grant_whole(grant, index, std::move(reserved).value(), range);
   }
   const StageId id = ++last_stage_;
   stages_.emplace(id, Stage{.reservation = std::move(reserved).value(),
-                            .keeps = intent.on_exists == OnExists::kKeep,
+                            .keeps = intent.on_exists != OnExists::kReplace,
+                            .is_copy = is_copy,
                             .dropped_as = Code::kOk,
                             .in_flight = 0,
                             .progress_at = context_.clock.now()});
@@ -170,7 +175,15 @@ Code Puts::finish(Item& item, std::uint64_t checksum) {
   }
   stage.reservation.filled(item.range, checksum);
   stage.progress_at = context_.clock.now();
-  return stage.reservation.is_complete() ? seal(item.stage) : Code::kOk;
+  return stage.reservation.is_complete() && !stage.is_copy ? seal(item.stage) : Code::kOk;
+}
+
+// A put of a copy that is whole here, once more: its sender has looked meanwhile whether it is old.
+Code Puts::confirm(Grant& grant, std::uint32_t index, StageId id) {
+  const Code sealed = seal(id);
+  if (sealed != Code::kOk) return sealed;
+  grant.open.echoes.push_back(index);
+  return Code::kExists;
 }
 
 Code Puts::seal(StageId id) {

@@ -46,6 +46,7 @@ class Puts {
   struct Stage {
     Reservation reservation;
     bool keeps = true;            // on_exists
+    bool is_copy = false;         // likewise: sealed once its put is repeated
     Code dropped_as = Code::kOk;  // else no key leads here: it is kept for its transfers in flight
     std::uint32_t in_flight = 0;
     Nanos progress_at = 0;
@@ -82,6 +83,7 @@ class Puts {
   Code grant(Grant& grant, std::uint32_t index, const Intent& intent, Range range);
   Code grant_whole(Grant& grant, std::uint32_t index, Reservation reservation, Range range);
   Code grant_range(Grant& grant, std::uint32_t index, StageId id, Range range);
+  Code confirm(Grant& grant, std::uint32_t index, StageId id);
   Code finish(Item& item, std::uint64_t checksum);
   Code seal(StageId id);
   void give_back(Item& item);

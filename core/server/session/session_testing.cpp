@@ -155,9 +155,10 @@ Frame Peer::hello(std::string_view space, std::string_view token, Nonce nonce) {
   return call(Opcode::kHello, encode(hello));
 }
 
-Peer::Put Peer::begin_put(const std::vector<Item>& items, bool replace) {
+Peer::Put Peer::begin_put(const std::vector<Item>& items, bool replace, bool is_copy) {
   PutRequest request;
   request.replace = replace;
+  request.is_copy = is_copy;
   for (const auto& item : items) {
     request.keys.push_back(item.key);
     const auto value_bytes = item.value_bytes == 0 ? item.bytes.size() : item.value_bytes;
@@ -225,8 +226,8 @@ std::vector<Code> Peer::result() {
   return result->outcomes;
 }
 
-std::vector<Code> Peer::put(const std::vector<Item>& items, bool replace) {
-  const auto put = begin_put(items, replace);
+std::vector<Code> Peer::put(const std::vector<Item>& items, bool replace, bool is_copy) {
+  const auto put = begin_put(items, replace, is_copy);
   if (!put.granted.empty()) send_fill(put);
   return result();
 }

@@ -48,7 +48,8 @@ from infinistore.errors import (
     error_for,
 )
 
-ON_EXISTS = ("keep", "replace")
+# As on the wire. "copy" is between the nodes of a cluster: docs/protocol.md.
+ON_EXISTS = {"keep": 0, "replace": 1, "copy": 2}
 NAMESPACE_BYTES_MAX = 512
 TOKEN_BYTES_MAX = 512
 # Failures of batches that nobody has asked for, kept at most.
@@ -211,10 +212,10 @@ class Session:
             chain = [None] * count if parents is None else list(parents)
             levels = [0] * count if depths is None else list(depths)
             parsed(pack.set_chain, chain, levels)
-        replaces = on_exists == "replace"
+        how = ON_EXISTS[on_exists]
         place, keep = held
         is_told = self._waiters is not None
-        native = answered(self._native.put, pack, value_bytes, value_offset, replaces, *place, keep)
+        native = answered(self._native.put, pack, value_bytes, value_offset, how, *place, keep)
         return self._remember(Batch(native, "write", self, is_told))
 
     def _get(

@@ -72,7 +72,7 @@ class NativeClient(Protocol):
         pack: _native.Pack,
         value_bytes: int,
         value_offset: int,
-        replaces: bool,
+        on_exists: int,
         device: int,
         stream: int,
         by_copy_engine: bool,

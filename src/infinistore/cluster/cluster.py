@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from infinistore import _native
+from infinistore.client._session import ON_EXISTS
 from infinistore.client.native import NativeClient
 from infinistore.cluster.counting import Counting
 from infinistore.cluster.fleet import Fleet
@@ -53,7 +54,7 @@ class Cluster:
         pack: _native.Pack,
         value_bytes: int,
         value_offset: int,
-        replaces: bool,
+        on_exists: int,
         device: int,
         stream: int,
         by_copy_engine: bool,
@@ -63,13 +64,18 @@ class Cluster:
 
         def send(native: NativeClient, part: _native.Pack, _: int) -> Any:
             return native.put(
-                part, value_bytes, value_offset, replaces, device, stream, by_copy_engine, kept
+                part, value_bytes, value_offset, on_exists, device, stream, by_copy_engine, kept
             )
 
         is_range = value_bytes != pack.range_bytes
+        replaces = on_exists == ON_EXISTS["replace"]
+        if replaces:
+            self._watcher.prepare_replacing()
         spread = self._spread(
             pack, STAGE if is_range else WRITE, send, Replacement if replaces else Spread
         )
+        if isinstance(spread, Replacement):
+            spread.refresh = self._watcher.refresh
         lanes = self._writers(spread.ids)
         if is_range:
             part = Range(value_bytes, value_offset, pack.range_bytes)

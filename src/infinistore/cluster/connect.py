@@ -94,6 +94,7 @@ def _opener(
             fleet,
             dial,
             lambda at: Client(Session(dial_notes(at), at)),
+            namespace=namespace,
             scheme=SECURE_SCHEME if is_secure(url) else PLAIN_SCHEME,
         )
         watch.connect()

@@ -31,6 +31,7 @@ Send = Callable[[NativeClient, _native.Pack, int], Handle]
 Candidates = Callable[[Routes, Ids], Numbers]
 
 TRIES_MAX = 8
+ROUNDS_MAX = 4  # of erasing what copies brought behind a replacement
 # With parts on several nodes, so long for one of them before the others are looked at.
 _TURN_S = 0.005
 # The link, or the node, is gone: what was asked of it is asked of another.
@@ -296,35 +297,91 @@ class Spread:
 
 
 class Replacement(Spread):
-    """A put that replaces: first its keys go from all other nodes, so that no copy outlives it.
+    """A put that replaces: its keys go from all other nodes, before and behind the new value.
 
-    A key of which some node does not answer fails: that node might still have the old value.
+    Before, so that nobody reads the old value from a copy after he has read the new one. Behind,
+    because a copy may have been on its way: rounds of erasing end with one that finds nothing, and
+    what begins there later is made of the new value. A key of which some node does not answer
+    fails: that node might still have the old value.
     """
 
+    refresh: Callable[[], None] | None = None  # looks who is there now
     _put: Send | None = None
     _lanes: Numbers
+    _rounds = 0  # of erasing behind the new value
+    _rows: Indexes  # that have it
 
     def start(self, lanes: Numbers, candidates: Candidates) -> Spread:
         """Erases first; `lanes` are then written to."""
-        self._put, self._send = self._send, lambda native, part, _: native.erase(part)
+        self._put, self._send = self._send, _erase
         self._lanes, self._verb = lanes, ERASE
-        columns = [
-            np.where((lanes == number).any(axis=1), NOBODY, number)
-            for number in self._fleet.routes().everyone
-        ]
-        super().start(np.stack(columns, axis=1), candidates)
+        super().start(self._others(), candidates)
         with self._lock:
             self._advance()
         return self
 
+    def _others(self) -> Numbers:
+        """A column for each node that is there, where it is none of the key's own."""
+        columns = [
+            np.where((self._lanes == number).any(axis=1), NOBODY, number)
+            for number in self._fleet.routes().everyone
+        ]
+        return np.stack(columns, axis=1)
+
     def _advance(self) -> list[_Part]:
-        if super()._advance() or self._put is None:
-            return self._parts
-        self._send, self._put, self._verb = self._put, None, STAGE
+        while not super()._advance() and not self._is_over():
+            self._next_step()
+        return self._parts
+
+    def _is_over(self) -> bool:
+        return self._put is None and self._rounds == 0
+
+    def _next_step(self) -> None:
+        """All parts of the last one have ended."""
+        with self._fleet.sending_again:
+            if self._fleet.is_closed or self._is_cancelled:
+                is_open = np.isin(self._codes, (Code.OK, Code.MISSING))
+                self._end_rounds(np.flatnonzero(is_open), Code.CANCELLED)
+            elif self._put is not None:
+                self._write()
+            else:
+                self._erase_behind()
+
+    def _write(self) -> None:
         rows = np.flatnonzero(self._ranks <= ERASE.ranks[Code.OK])
         self._codes[rows], self._ranks[rows] = Code.CANCELLED, 0
-        with self._fleet.sending_again:
-            if not self._fleet.is_closed and not self._is_cancelled:
-                for lane in range(self._lanes.shape[1]):
-                    self._dispatch(rows, self._lanes[rows, lane], 0)
-        return super()._advance()
+        self._send, self._put, self._verb = self._put, None, STAGE
+        self._rounds = 1
+        for lane in range(self._lanes.shape[1]):
+            self._dispatch(rows, self._lanes[rows, lane], 0)
+
+    def _erase_behind(self) -> None:
+        if self.refresh is not None:
+            self.refresh()
+        if self._rounds == 1:  # the puts have ended
+            self._rows = np.flatnonzero(self._codes == Code.OK)
+        else:
+            erased = self._codes[self._rows] == Code.OK
+            is_clean = self._codes[self._rows] == Code.MISSING
+            self._codes[self._rows[is_clean]] = Code.OK
+            self._rows = self._rows[erased]
+        others = self._others()[self._rows]
+        has_others = (others != NOBODY).any(axis=1)
+        self._rows, others = self._rows[has_others], others[has_others]
+        if not len(self._rows) or self._rounds > ROUNDS_MAX:
+            self._end_rounds(self._rows, Code.OVERLOADED)
+            return
+        self._rounds += 1
+        self._send, self._verb = _erase, ERASE
+        self._codes[self._rows], self._ranks[self._rows] = Code.MISSING, 0
+        for lane in range(others.shape[1]):
+            self._dispatch(self._rows, others[:, lane], 0)
+
+    def _end_rounds(self, open_rows: Indexes, code: Code) -> None:
+        self._codes[open_rows] = code
+        self._put = self._send = None
+        self._rounds = 0
+
+
+def _erase(native: NativeClient, part: _native.Pack, _: int) -> Handle:
+    return native.erase(part)

@@ -35,6 +35,9 @@ class ViewSource(Protocol):
     def current(self) -> View:
         """The latest view; never waits."""
 
+    def tell_replacing(self, namespace: str) -> None:
+        """Leaves word that values of this namespace are replaced. Raises `LinkError`."""
+
     def close(self) -> None:
         """Ends its own threads and connections."""
 
@@ -48,6 +51,9 @@ class StaticSource:
     def current(self) -> View:
         """The list."""
         return self.view
+
+    def tell_replacing(self, namespace: str) -> None:
+        """Nobody leaves a list and comes back: all of it must answer who replaces."""
 
     def close(self) -> None:
         """Nothing to end."""

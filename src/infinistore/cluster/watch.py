@@ -45,6 +45,7 @@ class Watch:
         fleet: Fleet,
         dial: Callable[[str], NativeClient],
         dial_notes: Callable[[str], Client],
+        namespace: str = "default",
         scheme: str = SCHEME,
     ) -> None:
         self.devices: set[int] = set()  # which each connection is prepared for
@@ -60,6 +61,9 @@ class Watch:
         self._seen_s: dict[str, float] = {}  # when each node was in the view
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self._looking = threading.Lock()
+        self._namespace = namespace
+        self._tells_replacing = False
 
     def connect(self) -> None:
         """Dials all nodes at once. Raises the first failure if none of them can be reached."""
@@ -121,7 +125,25 @@ class Watch:
         self._probe(self._read_notes([m for m in members if m.is_up() and m.notes_at_s <= now_s]))
         self._look()
 
+    def refresh(self) -> None:
+        """Goes by who is there at this moment. For any thread; waits for nobody."""
+        self._look()
+
+    def prepare_replacing(self) -> None:
+        """Before values are replaced: nodes that are cut off meanwhile will hear of it.
+
+        Raises `LinkError` if the registry does not answer, the first time.
+        """
+        if not self._tells_replacing:
+            self._source.tell_replacing(self._namespace)
+            self._tells_replacing = True
+        self.refresh()
+
     def _look(self) -> None:
+        with self._looking:
+            self._look_locked()
+
+    def _look_locked(self) -> None:
         view = self._source.current()
         now_s = time.monotonic()
         self._seen_s |= {node.name: now_s for node in view.nodes}

@@ -74,6 +74,7 @@ Body FrameMaker::put(std::vector<std::string>& names, WireRanges& wanted) {
   names = keys(key_count());
   wanted = ranges(names, true);
   PutRequest request{.replace = one_in(4), .keys = views(names), .ranges = wanted};
+  request.is_copy = !request.replace && one_in(8);
   std::vector<std::string> parents;
   if (one_in(4)) {
     parents = keys(names.size());

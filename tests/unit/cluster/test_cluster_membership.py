@@ -15,7 +15,7 @@ from fake_registry import FakeStore
 from infinistore.cluster.members.etcd import parse_etcd
 from infinistore.cluster.members.membership import Membership, beat_s, decoded, delays
 from infinistore.cluster.nodes import Node, View, encode_node
-from infinistore.errors import ConfigError
+from infinistore.errors import ConfigError, LinkError
 from waiting import until_async as until
 
 TTL_S = 0.06  # a beat is 20 ms
@@ -178,3 +178,32 @@ def test_urls_of_etcd() -> None:
 def test_wrong_urls_of_etcd_are_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="infinistore\\+etcd"):
         parse_etcd("infinistore+etcd://" + url)
+
+
+async def test_who_was_lost_drops_what_may_be_old_before_he_is_a_node_again() -> None:
+    store = FakeStore()
+    told: list[tuple[frozenset[str], bool]] = []
+
+    async def on_return(namespaces: frozenset[str]) -> None:
+        told.append((namespaces, "a" in store.values))
+
+    made = Membership(
+        store.open, TTL_S, lambda view: None, node("a"), Random(1), on_return=on_return
+    )
+    running = asyncio.ensure_future(made.run())
+    await until(lambda: made.is_settled)
+    await made.mark_replacing("kv")
+    assert told == []
+    store.expire(store.values["a"][1])
+    await until(lambda: "a" in store.values)
+    assert told == [(frozenset({"kv"}), False)]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_first_replacement_needs_the_registry() -> None:
+    store = FakeStore()
+    store.is_away = True
+    async with member(store) as reader:
+        with pytest.raises(LinkError, match="does not answer"):
+            await reader.mark_replacing("kv")

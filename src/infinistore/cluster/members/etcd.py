@@ -1,6 +1,7 @@
 """etcd (v3) as the registry: its URL, and its calls behind `Registry`.
 
-A node is the key /infinistore/CLUSTER/nodes/NAME under a lease; its value is the node's JSON.
+A node is the key /infinistore/CLUSTER/nodes/NAME under a lease; its value is the node's JSON. A
+namespace in which values are replaced is the key /infinistore/CLUSTER/replacing/NAMESPACE.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class EtcdAddress:
     def prefix(self) -> str:
         return f"/infinistore/{self.cluster}/nodes/"
 
+    @property
+    def replacing_prefix(self) -> str:
+        return f"/infinistore/{self.cluster}/replacing/"
+
 
 def parse_etcd(url: str) -> EtcdAddress:
     """`infinistore+etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER`. Raises `ConfigError`."""
@@ -85,7 +90,7 @@ def etcd_registry(address: EtcdAddress, timeout_s: float) -> OpenRegistry:
     def open_registry(attempt: int) -> Registry:
         host, port = address.endpoints[attempt % len(address.endpoints)]
         client = aetcd.Client(host, port, timeout=timeout_s, options=dict(_CHANNEL))
-        return EtcdRegistry(client, address.prefix)
+        return EtcdRegistry(client, address.prefix, address.replacing_prefix)
 
     return open_registry
 
@@ -93,9 +98,10 @@ def etcd_registry(address: EtcdAddress, timeout_s: float) -> OpenRegistry:
 class EtcdRegistry:
     """`Registry` over one client of aetcd."""
 
-    def __init__(self, client: Any, prefix: str) -> None:
+    def __init__(self, client: Any, prefix: str, replacing_prefix: str) -> None:
         self._client = client
         self._prefix = prefix
+        self._replacing_prefix = replacing_prefix
 
     async def grant(self, ttl_s: int) -> int:
         with _failures():
@@ -113,6 +119,16 @@ class EtcdRegistry:
     async def put(self, name: str, value: bytes, lease: int) -> None:
         with _failures():
             await self._client.put((self._prefix + name).encode(), value, lease=lease)
+
+    async def mark_replacing(self, namespace: str) -> None:
+        with _failures():
+            await self._client.put((self._replacing_prefix + namespace).encode(), b"1")
+
+    async def replacing(self) -> frozenset[str]:
+        with _failures():
+            found = await self._client.get_prefix(self._replacing_prefix.encode())
+            keys = (each.key.decode(errors="replace") for each in found)
+            return frozenset(key.removeprefix(self._replacing_prefix) for key in keys)
 
     async def ping(self) -> None:
         with _failures():

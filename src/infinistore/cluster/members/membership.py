@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from random import Random
 
 from infinistore.cluster.members.registry import Change, OpenRegistry, Registry, RegistryError
@@ -23,6 +23,8 @@ BEATS = 3  # in the time that a node may be silent
 _FIRST_DELAY_S = 0.05
 
 OnView = Callable[[View], None]
+# Told, before a node is registered anew, of the namespaces in which values are replaced.
+OnReturn = Callable[[frozenset[str]], Awaitable[None]]
 
 
 def beat_s(ttl_s: float) -> float:
@@ -66,7 +68,10 @@ class Membership:
         node: Node | None = None,
         random: Random | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_return: OnReturn | None = None,
     ) -> None:
+        self._on_return = on_return
+        self._was_lost = False  # others may have gone on without this node
         self._open = open_registry
         self._ttl_s = ttl_s
         self._on_view = on_view
@@ -105,6 +110,19 @@ class Membership:
         if self._usurper is None:
             self._node = node
             self._changed.set()
+
+    async def mark_replacing(self, namespace: str) -> None:
+        """Leaves word with the registry. Raises `RegistryError`."""
+        if not self.is_connected:
+            raise RegistryError(
+                f"the registry does not answer: a first replacement in the namespace {namespace!r} "
+                "has to be told to it; try again later"
+            )
+        registry = self._open(0)
+        try:
+            await registry.mark_replacing(namespace)
+        finally:
+            await registry.close()
 
     async def run(self) -> None:
         """Runs until cancelled; a registry that does not answer is tried again for ever."""
@@ -175,8 +193,12 @@ class Membership:
             await registry.ping()
             return
         if not self._lease or not await registry.keep_alive(self._lease):
+            self._was_lost |= bool(self._lease)
             self._registered = None
             self._lease = await registry.grant(math.ceil(self._ttl_s))
+        if self._was_lost and self._on_return is not None:
+            await self._on_return(await registry.replacing())
+        self._was_lost = False
         if self._registered != node:
             await registry.put(node.name, encode_node(node).encode(), self._lease)
             self._registered = node
@@ -196,6 +218,7 @@ class Membership:
     def _own_changed(self, change: Change) -> None:
         if change.value is None:  # its lease was ended by somebody else
             self._registered = None
+            self._was_lost = True
             self._changed.set()
         else:
             self._watch_name(decoded({change.name: change.value}).get(change.name))

@@ -47,6 +47,14 @@ class Registry(Protocol):
 
     async def put(self, name: str, value: bytes, lease: int) -> None: ...
 
+    async def mark_replacing(self, namespace: str) -> None:
+        """Notes for good that values of a namespace are replaced."""
+        ...
+
+    async def replacing(self) -> frozenset[str]:
+        """The namespaces that were noted so."""
+        ...
+
     async def ping(self) -> None:
         """Returns if the registry answers."""
         ...

@@ -88,6 +88,13 @@ class EtcdSource:
         """Whether etcd answers now."""
         return self._membership.is_connected
 
+    def tell_replacing(self, namespace: str) -> None:
+        """Waits for the registry. Raises `LinkError`."""
+        if self._loop is None:
+            return
+        marking = self._membership.mark_replacing(namespace)
+        asyncio.run_coroutine_threadsafe(marking, self._loop.loop).result()
+
     def close(self) -> None:
         loop, self._loop = self._loop, None
         if loop is None:

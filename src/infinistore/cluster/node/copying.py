@@ -16,7 +16,7 @@ from infinistore.cluster.moves import copies_to_drop, copies_to_make
 from infinistore.cluster.node.peers import Peers
 from infinistore.cluster.node.rate import Rate
 from infinistore.cluster.node.settling import Row, groups_of
-from infinistore.cluster.node.transfer import Stored, push
+from infinistore.cluster.node.transfer import Moving, Source, Stored, push
 from infinistore.cluster.nodes import Node
 from infinistore.cluster.spreading import Copies
 from infinistore.cluster.view import NOTE_NAMESPACE
@@ -61,11 +61,13 @@ class Copier:
 
     def __init__(
         self,
+        moving: Moving,
         peers: Peers,
         own_address: str,
         rate: Rate,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._moving = moving
         self._peers = peers
         self._own_address = own_address
         self._rate = rate
@@ -116,7 +118,11 @@ class Copier:
         is_whole = True
         for space in dict.fromkeys(row[0] for row in rows):
             target = await self._peers.client(node.address, space.decode())
-            source = await self._peers.client(self._own_address, space.decode())
+            source = Source(
+                await self._peers.client(self._own_address, space.decode()),
+                self._moving,
+                space.decode(),
+            )
             values = [Stored(row[1], row[2]) for row in rows if row[0] == space]
             moved = await push(source, target, values, self._rate)
             copy.sent |= {(space, key) for key in moved.sent}

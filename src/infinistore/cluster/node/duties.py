@@ -65,6 +65,7 @@ class NodeServer(Keys, Protocol):
     """Of the native server: what it holds, and its counters."""
 
     def snapshot(self) -> Mapping[str, int]: ...
+    def purge(self, namespace: str | None, below: bool = False, /) -> int: ...
 
 
 class Duties:
@@ -91,7 +92,7 @@ class Duties:
         self._peers = Peers(token, is_secure=plan.is_secure)
         self._server = server
         self._settler = Settler(server, self._peers, own_address, self.rate)
-        self.copier = Copier(self._peers, own_address, self.rate)
+        self.copier = Copier(server, self._peers, own_address, self.rate)
         self._limits = SpreadLimits(copies_max=config.copies_max)
         self._copies_share = config.copies_share
         self._own_reads = Meter(config.heat_half_life_s)
@@ -122,7 +123,9 @@ class Duties:
             asyncio.ensure_future(work) for work in (self._rounds(), self._settle(), self._copy())
         ]
         if self._open is not None:
-            self.membership = Membership(self._open, self._ttl_s, self._take_view, self.node)
+            self.membership = Membership(
+                self._open, self._ttl_s, self._take_view, self.node, on_return=self._drop_replaced
+            )
             works.append(asyncio.ensure_future(self.membership.run()))
         works.append(asyncio.ensure_future(stop.wait()))
         try:
@@ -159,6 +162,13 @@ class Duties:
         self.node = replace(self.node, state=state)
         if self.membership is not None:
             self.membership.change(self.node)
+
+    async def _drop_replaced(self, namespaces: frozenset[str]) -> None:
+        """The others went on without this node: what was replaced there meanwhile is old here."""
+        for namespace in sorted(namespaces):
+            dropped = await asyncio.to_thread(self._server.purge, namespace)
+            if dropped:
+                logger.warning("%d values of %r may be old and are dropped", dropped, namespace)
 
     def _take_view(self, view: View) -> None:
         before, after = ({node.name for node in each.nodes} for each in (self.view, view))

@@ -17,7 +17,7 @@ import numpy as np
 from infinistore.client.arguments import keys_of
 from infinistore.cluster.node.peers import Peers
 from infinistore.cluster.node.rate import Rate
-from infinistore.cluster.node.transfer import Stored, push
+from infinistore.cluster.node.transfer import Moving, Source, Stored, push
 from infinistore.cluster.nodes import Node, View
 from infinistore.cluster.placement import Ids, Placement
 from infinistore.cluster.view import NOTE_NAMESPACE
@@ -38,7 +38,7 @@ Row = tuple[bytes, bytes, int, float]
 Place = tuple[Node, bytes]  # a node and a namespace
 
 
-class Keys(Protocol):
+class Keys(Moving, Protocol):
     """Of the native server: what it holds."""
 
     def hottest(self, count_max: int, /) -> list[Row]: ...
@@ -135,7 +135,8 @@ class Settler:
             fits = sum(row[2] for row in cold) <= room
             walk.left_keys += 0 if fits else len(cold)
             hot += cold if fits else []
-        source = await self._peers.client(self._own_address, namespace)
+        reader = await self._peers.client(self._own_address, namespace)
+        source = Source(reader, self._keys, namespace)
         moved = await push(
             source, target, [Stored(key, size) for _, key, size, _ in hot], self._rate
         )

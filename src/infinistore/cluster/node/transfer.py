@@ -1,14 +1,17 @@
 """Values from one node to another: read by way of a buffer, verified, and written as they were.
 
-A value that is there already is not sent again, and nothing is visible before it is whole.
+A value that is there already is not sent again, and nothing is visible before it is whole. Nor
+before it is certain that the source had that very value all the time: a value may be replaced while
+its copy is on its way, and who replaces erases, there or here, what came before that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +27,22 @@ BATCH_KEYS_MAX = 1024
 
 
 _GOOD = (Code.OK, Code.EXISTS)
-_ABSENT = (Code.MISSING, Code.CORRUPT)
+_ABSENT = (Code.MISSING, Code.CORRUPT, Code.ABORTED)
+
+
+class Moving(Protocol):
+    """Of the native server: whether values stayed the same."""
+
+    def begin_move(self, namespace: str, keys: list[bytes], /) -> int: ...
+    def end_move(self, move: int, /) -> list[bool]: ...
+
+
+class Source(NamedTuple):
+    """Where values come from: a client of this node, and the server itself."""
+
+    client: AsyncClient
+    moving: Moving
+    namespace: str
 
 
 class Stored(NamedTuple):
@@ -57,9 +75,7 @@ def batches(values: Iterable[Stored], bytes_max: int = BUFFER_BYTES) -> list[lis
     return made
 
 
-async def push(
-    source: AsyncClient, target: AsyncClient, values: Sequence[Stored], rate: Rate
-) -> Moved:
+async def push(source: Source, target: AsyncClient, values: Sequence[Stored], rate: Rate) -> Moved:
     """Copies values. Raises `InfiniStoreError` if a node cannot be reached."""
     buffer = np.empty(BUFFER_BYTES, dtype=np.uint8)
     there: list[bytes] = []
@@ -84,6 +100,44 @@ async def push(
 
 
 async def _copy(
+    source: Source,
+    target: AsyncClient,
+    keys: list[bytes],
+    size: int,
+    buffer: npt.NDArray[np.uint8],
+) -> list[Code]:
+    """Copies keys of one size, and has those seen that the source still has, unchanged."""
+    move = source.moving.begin_move(source.namespace, keys)
+    if not move:
+        return [Code.OVERLOADED] * len(keys)
+    try:
+        codes = await _bring(source.client, target, keys, size, buffer)
+    finally:
+        stayed = source.moving.end_move(move)
+    codes = [
+        Code.MISSING if code is Code.OK and not has_stayed else code
+        for code, has_stayed in zip(codes, stayed, strict=True)
+    ]
+    if live := [index for index, code in enumerate(codes) if code is Code.OK]:
+        part = (size - 1) % min(size, BUFFER_BYTES) + 1  # the last one: of it nothing moves
+        blocks = Blocks([keys[index] for index in live], np.zeros(len(live), dtype=np.uint64))
+        seen = target.write_cache(
+            buffer,
+            blocks,
+            part,
+            unit="bytes",
+            value_bytes=size,
+            value_offset=size - part,
+            on_exists="copy",
+        )
+        for index, code in zip(live, await _outcomes(seen), strict=True):
+            codes[index] = code
+    if begun := [key for key, code in zip(keys, codes, strict=True) if code not in _GOOD]:
+        await target.abort(begun)  # the other may hold it, or a part of it
+    return codes
+
+
+async def _bring(
     source: AsyncClient,
     target: AsyncClient,
     keys: list[bytes],
@@ -95,7 +149,8 @@ async def _copy(
     step = min(size, BUFFER_BYTES)
     for offset in range(0, size, step):
         part = min(step, size - offset)
-        for move in (source.read_cache, target.write_cache):
+        write = partial(target.write_cache, on_exists="copy")
+        for move in (source.read_cache, write):
             live = [index for index, code in enumerate(codes) if code is Code.OK]
             blocks = Blocks(
                 [keys[index] for index in live],
@@ -104,9 +159,6 @@ async def _copy(
             moving = move(buffer, blocks, part, unit="bytes", value_bytes=size, value_offset=offset)
             for index, code in zip(live, await _outcomes(moving), strict=True):
                 codes[index] = code
-    begun = [key for key, code in zip(keys, codes, strict=True) if code not in _GOOD]
-    if begun and size > step:  # the other holds a part of them
-        await target.abort(begun)
     return codes
 
 

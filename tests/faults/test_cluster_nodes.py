@@ -22,6 +22,7 @@ from infinistore.cluster.node.rate import Rate
 from infinistore.cluster.node.transfer import Source, Stored, push
 from infinistore.cluster.nodes import Node
 from infinistore.cluster.placement import group_id, group_of, order
+from infinistore.cluster.spread import Replacement
 from infinistore.cluster.view import NOTE_KEY, NOTE_NAMESPACE, Note, encode_note
 from server_process import ServerProcess
 from waiting import freeze, until
@@ -404,15 +405,21 @@ async def test_a_copy_on_its_way_does_not_outlive_a_replacement(
 
 
 def test_a_copy_that_came_before_the_new_value_is_erased_behind_it(
-    nodes: InProcessCluster, nodes_client: Client
+    nodes: InProcessCluster, nodes_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It came between the erasure before the new value and that value."""
+    write = Replacement._write
     old, new = noise(1), noise(2)
     nodes_client.write_cache(old, [("k", 0)], PAGE).wait(20)
     other = order_of(nodes, "k")[1]
     with infinistore.connect(other.url, "faults") as agent:
+
+        def come_before(replacement: Replacement) -> None:
+            assert agent.write_cache(old, [("k", 0)], PAGE).wait(20).all_ok
+            write(replacement)
+
+        monkeypatch.setattr(Replacement, "_write", come_before)
         batch = nodes_client.write_cache(new, [("k", 0)], PAGE, on_exists="replace")
-        agent.write_cache(old, [("k", 0)], PAGE).wait(20)
         assert batch.wait(20).all_ok
         assert not agent.exists(["k"])[0]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infinistore.cluster.node.copying import HotRows
-from infinistore.cluster.node.duties import digest, has_joined
+from infinistore.cluster.node.duties import digest, has_joined, stale
 from infinistore.cluster.node.rate import Meter
 from infinistore.cluster.node.settling import groups_of, is_hot, misplaced, owners
 from infinistore.cluster.nodes import Node, View
@@ -66,6 +66,13 @@ def test_heat_that_halves_without_an_end_becomes_cold() -> None:
     assert is_hot((b"n", b"k", 1000, 350.0))
     assert not is_hot((b"n", b"k", 1000, 0.1))
     assert not is_hot((b"n", b"k", 1000, 0.0))
+
+
+def test_namespaces_with_replaced_values_are_found_by_the_names_that_clients_say() -> None:
+    held = ["kv", "team-a/kv", "team-a/other", "kv2", "team/kv/deep", ""]
+    assert stale(held, frozenset({"kv"})) == ["kv", "team-a/kv"]
+    assert stale(held, frozenset({"kv/deep", "gone"})) == ["team/kv/deep"]
+    assert stale(held, frozenset()) == []
 
 
 def test_hot_rows_are_grouped_without_notes() -> None:

@@ -14,6 +14,7 @@ import pytest
 from fake_registry import FakeStore
 from infinistore.cluster.members.etcd import parse_etcd
 from infinistore.cluster.members.membership import Membership, beat_s, decoded, delays
+from infinistore.cluster.members.registry import RegistryError
 from infinistore.cluster.nodes import Node, View, encode_node
 from infinistore.errors import ConfigError, LinkError
 from waiting import until_async as until
@@ -197,6 +198,27 @@ async def test_who_was_lost_drops_what_may_be_old_before_he_is_a_node_again() ->
     store.expire(store.values["a"][1])
     await until(lambda: "a" in store.values)
     assert told == [(frozenset({"kv"}), False)]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_who_cannot_drop_what_may_be_old_is_no_node_until_he_can() -> None:
+    store = FakeStore()
+    told: list[bool] = []
+
+    async def on_return(namespaces: frozenset[str]) -> None:
+        told.append("a" in store.values)
+        if len(told) == 1:
+            raise RegistryError("away, in the middle of it")
+
+    made = Membership(
+        store.open, TTL_S, lambda view: None, node("a"), Random(1), on_return=on_return
+    )
+    running = asyncio.ensure_future(made.run())
+    await until(lambda: made.is_settled)
+    store.expire(store.values["a"][1])
+    await until(lambda: "a" in store.values)
+    assert told == [False, False]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 

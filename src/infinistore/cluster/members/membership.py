@@ -72,6 +72,7 @@ class Membership:
     ) -> None:
         self._on_return = on_return
         self._was_lost = False  # others may have gone on without this node
+        self._attempt = 0
         self._open = open_registry
         self._ttl_s = ttl_s
         self._on_view = on_view
@@ -118,7 +119,7 @@ class Membership:
                 f"the registry does not answer: a first replacement in the namespace {namespace!r} "
                 "has to be told to it; try again later"
             )
-        registry = self._open(0)
+        registry = self._open(self._attempt)  # the member of etcd that answered last
         try:
             await registry.mark_replacing(namespace)
         finally:
@@ -127,13 +128,12 @@ class Membership:
     async def run(self) -> None:
         """Runs until cancelled; a registry that does not answer is tried again for ever."""
         waits = delays(self._ttl_s, self._random)
-        attempt = 0
         while True:
-            registry = self._open(attempt)
+            registry = self._open(self._attempt)
             try:
                 await self._session(registry)
             except RegistryError as error:
-                if self.is_connected or not attempt:
+                if self.is_connected or not self._attempt:
                     logger.warning("%s; what is known stays, and it is tried again", error)
                 if self.is_connected:
                     waits = delays(self._ttl_s, self._random)
@@ -141,14 +141,14 @@ class Membership:
             finally:
                 self.is_connected = False
                 await registry.close()
-            attempt += 1
+            self._attempt += 1
             await asyncio.sleep(next(waits))
 
     async def leave(self) -> None:
         """Takes the node out of the registry; if that fails, its lease ends by itself."""
         lease, self._lease, self._node, self._registered = self._lease, 0, None, None
         if lease:
-            registry = self._open(0)
+            registry = self._open(self._attempt)
             with contextlib.suppress(RegistryError):
                 await registry.revoke(lease)
             await registry.close()
@@ -196,12 +196,20 @@ class Membership:
             self._was_lost |= bool(self._lease)
             self._registered = None
             self._lease = await registry.grant(math.ceil(self._ttl_s))
-        if self._was_lost and self._on_return is not None:
-            await self._on_return(await registry.replacing())
-        self._was_lost = False
+        if self._was_lost:
+            await self._return(registry)
         if self._registered != node:
             await registry.put(node.name, encode_node(node).encode(), self._lease)
             self._registered = node
+
+    async def _return(self, registry: Registry) -> None:
+        self._was_lost = False  # it may be lost again meanwhile
+        try:
+            if self._on_return is not None:
+                await self._on_return(await registry.replacing())
+        except BaseException:
+            self._was_lost = True
+            raise
 
     async def _follow(self, registry: Registry, revision: int) -> None:
         async for change in registry.changes(revision):

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 WITHDRAW_S = 5.0
 # A copy is looked after so often: what was evicted there, or became hot here, is sent.
 CARE_S = 2.0
+# For so long a withdrawn copy's deletion is tried again where its node does not answer.
+DELETE_MAX_S = 60.0
 UNKNOWN = 0  # the incarnation of a node that does not answer at the moment
 _SPACE = NOTE_NAMESPACE.encode()
 
@@ -134,15 +136,23 @@ class Copier:
 
     async def _delete_withdrawn(self, nodes: Mapping[str, Node]) -> None:
         for place, (at_s, copy) in list(self._withdrawn.items()):
+            late_s = self._clock() - at_s
+            if late_s < 0:
+                continue
             node = nodes.get(place[1])
-            if node is not None and self._clock() < at_s:
-                continue
-            del self._withdrawn[place]
-            if node is None or node.incarnation != copy.incarnation:
-                continue
-            for space in {space for space, _ in copy.sent}:
-                try:
-                    target = await self._peers.client(node.address, space.decode())
-                    await target.delete([key for held, key in copy.sent if held == space])
-                except InfiniStoreError as error:  # they are evicted there in time
-                    logger.debug("a copy on %s stays: %s", node.name, error)
+            if node is not None and node.incarnation != copy.incarnation:
+                del self._withdrawn[place]  # it is gone with that node
+            elif late_s > DELETE_MAX_S or (node and await self._delete(node, copy)):
+                self._withdrawn.pop(place, None)  # what stays is evicted there in time
+
+    async def _delete(self, node: Node, copy: _Copy) -> bool:
+        """Deletes what was sent; whether all of it is gone."""
+        for space in {space for space, _ in copy.sent}:
+            keys = [key for held, key in copy.sent if held == space]
+            try:
+                target = await self._peers.client(node.address, space.decode())
+                await target.delete(keys)
+            except InfiniStoreError as error:
+                logger.debug("a copy on %s stays: %s", node.name, error)
+                return False
+        return True

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from infinistore.cluster.members.membership import Membership, beat_s
 from infinistore.cluster.members.registry import OpenRegistry
 from infinistore.cluster.node.board import is_told_to_drain, order_drain, publish, read_note
 from infinistore.cluster.node.copying import UNKNOWN, Copier, HotRows
-from infinistore.cluster.node.peers import Peers
+from infinistore.cluster.node.peers import CLIENTS_MAX, Peers
 from infinistore.cluster.node.plan import ClusterPlan
 from infinistore.cluster.node.rate import Meter, Rate
 from infinistore.cluster.node.settling import Keys, Settler, Walk, owners
@@ -61,9 +61,20 @@ def has_joined(own: str, at: int, notes: Mapping[str, Note]) -> bool:
     return all(note.at_version == at for name, note in notes.items() if name != own)
 
 
+def stale(held: Iterable[str], replacing: frozenset[str]) -> list[str]:
+    """Of a server's namespaces those in which values are replaced, by the names clients say.
+
+    A tenant's are below its own name, which it does not know: TENANT/NAME for what it calls NAME.
+    """
+    return sorted(
+        space for space in held if any(f"/{space}".endswith(f"/{name}") for name in replacing)
+    )
+
+
 class NodeServer(Keys, Protocol):
     """Of the native server: what it holds, and its counters."""
 
+    def namespaces(self) -> list[dict[str, Any]]: ...
     def snapshot(self) -> Mapping[str, int]: ...
     def purge(self, namespace: str | None, below: bool = False, /) -> int: ...
 
@@ -165,7 +176,8 @@ class Duties:
 
     async def _drop_replaced(self, namespaces: frozenset[str]) -> None:
         """The others went on without this node: what was replaced there meanwhile is old here."""
-        for namespace in sorted(namespaces):
+        held = [bytes(each["namespace"]).decode() for each in self._server.namespaces()]
+        for namespace in stale(held, namespaces):
             dropped = await asyncio.to_thread(self._server.purge, namespace)
             if dropped:
                 logger.warning("%d values of %r may be old and are dropped", dropped, namespace)
@@ -177,6 +189,7 @@ class Duties:
         for name in sorted(before - after):
             logger.warning("node %s is gone", name)
             self.notes.pop(name, None)
+        self._peers.clients_max = CLIENTS_MAX + len(view.nodes)  # each one's note is read for ever
         self.view = view
 
     # ---- rounds: hear, decide, tell ----

@@ -22,7 +22,7 @@ class Peers:
     ) -> None:
         self._token = token
         self._scheme = SECURE_SCHEME if is_secure else SCHEME
-        self._clients_max = clients_max
+        self.clients_max = clients_max
         # Tasks, so that two who want the same client wait for one connection.
         self._clients: OrderedDict[tuple[str, str], asyncio.Task[AsyncClient]] = OrderedDict()
 
@@ -33,7 +33,7 @@ class Peers:
         if connecting is None:
             connecting = asyncio.ensure_future(self._connect(address, namespace))
             self._clients[place] = connecting
-            while len(self._clients) > self._clients_max:
+            while len(self._clients) > self.clients_max:
                 await _close(self._clients.popitem(last=False)[1])
         try:
             client = await asyncio.shield(connecting)

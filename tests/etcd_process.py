@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
 import socket
 import subprocess
@@ -14,6 +16,11 @@ import pytest
 
 START_TIMEOUT_S = 20.0
 MISSING = "etcd is not installed; on Debian or Ubuntu, as root: apt-get install etcd-server"
+
+
+def _text(text: str) -> str:
+    """As etcd's JSON has bytes."""
+    return base64.b64encode(text.encode()).decode()
 
 
 def free_port() -> int:
@@ -62,6 +69,25 @@ class EtcdProcess:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
+
+    def require_login(self, user: str, password: str) -> None:
+        """From now on for good: one user who may use what is below /infinistore/, and root."""
+        below = {"key": _text("/infinistore/"), "range_end": _text("/infinistore0")}
+        allowed = {"name": "pool", "perm": {"permType": "READWRITE", **below}}
+        for call, body in (
+            ("user/add", {"name": "root", "password": password + "-root"}),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": user, "password": password}),
+            ("role/add", {"name": "pool"}),
+            ("role/grant", allowed),
+            ("user/grant", {"user": user, "role": "pool"}),
+            ("enable", {}),
+        ):
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{self.port}/v3/auth/{call}", json.dumps(body).encode()
+            )
+            urllib.request.urlopen(request, timeout=START_TIMEOUT_S).close()
 
     def url(self, cluster: str = "test") -> str:
         return f"infinistore+etcd://127.0.0.1:{self.port}/{cluster}"

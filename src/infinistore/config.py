@@ -251,6 +251,10 @@ class ServerConfig(_Config):
         "The cluster that this server is a node of: infinistore+etcd://HOST:2379/NAME, or the "
         "list infinistore://A:22345,B:22345; empty: none.",
     )
+    etcd_user: str = _setting("", "User of an etcd with authentication; empty: it has none.")
+    etcd_password: str = _setting(
+        "", "That user's password; prefer INFINISTORE_ETCD_PASSWORD to a flag.", secret=True
+    )
     advertise: str = _setting(
         "", "host:port at which the cluster reaches this node; empty: host and port."
     )
@@ -305,6 +309,8 @@ class ClientConfig(_Config):
         "Certificates (PEM) that may vouch for servers at infinistores://; empty: those of "
         "SSL_CERT_FILE, else this machine's.",
     )
+    etcd_user: str = _setting("", "User of an etcd with authentication; empty: it has none.")
+    etcd_password: str = _setting("", "That user's password.", secret=True)
     channels: int = _setting(
         2, "TCP connections, and RDMA queue pairs, to one server.", low=1, high=16
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -47,3 +48,26 @@ async def test_changes_follow_a_listing(registry: Registry) -> None:
     assert not await registry.keep_alive(lease)
     with pytest.raises(RegistryError):
         await registry.put("a", b"1", lease)
+
+
+async def test_an_etcd_with_users_wants_its_password() -> None:
+    with contextlib.closing(EtcdProcess()) as etcd:
+        etcd.require_login("pool", "s3cret")
+        known = parse_etcd(etcd.url(), "pool", "s3cret")
+        assert "s3cret" not in repr(known)
+        registry = etcd_registry(known, timeout_s=5.0)(0)
+        lease = await registry.grant(60)
+        await registry.put("a", b"1", lease)
+        listing = await registry.listing()
+        await registry.put("b", b"2", lease)
+        changes = registry.changes(listing.revision)
+        assert await asyncio.wait_for(anext(changes), 10) == Change("b", b"2")
+        assert await registry.keep_alive(lease)
+        await registry.mark_replacing("kv")
+        assert await registry.replacing() == {"kv"}
+        await registry.close()
+        for user, password in (("pool", "wrong"), ("", "")):
+            stranger = etcd_registry(parse_etcd(etcd.url(), user, password), timeout_s=5.0)(0)
+            with pytest.raises(RegistryError, match="etcd"):
+                await stranger.listing()
+            await stranger.close()

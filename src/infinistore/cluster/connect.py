@@ -87,7 +87,7 @@ def _opener(
     scheme = url.strip().partition("://")[0]
 
     def open_cluster() -> Session:
-        source = SOURCES[scheme](url)
+        source = SOURCES[scheme](url, config)
         fleet = Fleet(replicas)
         watch = Watch(
             source,

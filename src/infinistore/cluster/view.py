@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 
 from infinistore.client.address import parse_address
 from infinistore.cluster.nodes import NAME_BYTES_MAX, NODES_MAX, Node, State, View
+from infinistore.config import ClientConfig
 from infinistore.errors import ConfigError, UsageError
 
 SCHEME = "infinistore"
@@ -72,16 +73,20 @@ class StaticSource:
             raise UsageError(f"{url!r}: {error}") from None
 
 
-def _etcd_source(url: str) -> ViewSource:
+def _static_source(url: str, config: ClientConfig) -> ViewSource:
+    return StaticSource.of_url(url)
+
+
+def _etcd_source(url: str, config: ClientConfig) -> ViewSource:
     from infinistore.cluster.members.source import EtcdSource  # with the extra, if at all
 
-    return EtcdSource(url)
+    return EtcdSource(url, config.etcd_user, config.etcd_password)
 
 
 # From a URL's scheme to what finds the nodes. A maker checks its URL, and waits for a first view.
-SOURCES: dict[str, Callable[[str], ViewSource]] = {
-    SCHEME: StaticSource.of_url,
-    SECURE: StaticSource.of_url,
+SOURCES: dict[str, Callable[[str, ClientConfig], ViewSource]] = {
+    SCHEME: _static_source,
+    SECURE: _static_source,
     f"{SCHEME}+etcd": _etcd_source,
     f"{SECURE}+etcd": _etcd_source,
 }

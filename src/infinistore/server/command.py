@@ -30,6 +30,11 @@ class Alias:
     default: str = ""
 
 
+# Flags that show in the list of processes, and what does not.
+SECRETS = {
+    "token": "INFINISTORE_TOKEN or --token-file",
+    "etcd_password": "INFINISTORE_ETCD_PASSWORD",
+}
 ALIASES = (
     Alias("--service-port", "port"),
     Alias("--manage-port", "admin_port"),
@@ -116,10 +121,10 @@ def command(file: str | None, **flags: object) -> None:
 def read(flags: dict[str, object], file: str | None) -> tuple[ServerConfig, list[str]]:
     """The config of a command line, and what to tell the user about it."""
     remarks: list[str] = []
-    if flags.get("token"):
-        remarks.append(
-            "--token shows in the list of processes; prefer INFINISTORE_TOKEN or --token-file"
-        )
+    for name, instead in SECRETS.items():
+        if flags.get(name):
+            flag = "--" + name.replace("_", "-")
+            remarks.append(f"{flag} shows in the list of processes; prefer {instead}")
     # Who gave one of the original's marks has its other one in mind.
     if any(flags.get(_name(alias)) is not None for alias in MARKS):
         flags |= {_name(alias): flags.get(_name(alias)) or alias.default for alias in MARKS}

@@ -181,6 +181,21 @@ def test_wrong_urls_of_etcd_are_refused(url: str) -> None:
         parse_etcd("infinistore+etcd://" + url)
 
 
+@pytest.mark.parametrize(
+    ("url", "user", "password", "says"),
+    [
+        ("a/c", "me", "", "etcd_password is not"),
+        ("a/c", "", "x", "etcd_user is not"),
+        ("me:x@a/c", "", "", "no user in it"),
+    ],
+)
+def test_logins_of_etcd_are_whole_and_not_in_urls(
+    url: str, user: str, password: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_etcd("infinistore+etcd://" + url, user, password)
+
+
 async def test_who_was_lost_drops_what_may_be_old_before_he_is_a_node_again() -> None:
     store = FakeStore()
     told: list[tuple[frozenset[str], bool]] = []

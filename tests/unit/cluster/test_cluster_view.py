@@ -19,6 +19,7 @@ from infinistore.cluster.view import (
     merge,
     note_bytes,
 )
+from infinistore.config import ClientConfig
 from infinistore.errors import ConfigError, UsageError
 
 GROUPS = st.integers(0, 2**64 - 1)
@@ -37,7 +38,7 @@ NOTES = st.builds(
 
 
 def test_a_list_of_addresses_is_a_view() -> None:
-    source = SOURCES["infinistore"]("infinistore://b:1, a,[::1]:7/")
+    source = SOURCES["infinistore"]("infinistore://b:1, a,[::1]:7/", ClientConfig())
     names = ["[::1]:7", "a:22345", "b:1"]
     assert [node.name for node in source.current().nodes] == names
     assert [node.address for node in source.current().nodes] == names
@@ -57,7 +58,7 @@ def test_a_list_of_addresses_is_a_view() -> None:
 )
 def test_a_list_that_is_none_is_refused(url: str, named: str) -> None:
     with pytest.raises(UsageError, match=named):
-        SOURCES["infinistore"](url)
+        SOURCES["infinistore"](url, ClientConfig())
 
 
 @given(NOTES)

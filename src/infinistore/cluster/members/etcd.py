@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from infinistore.cluster.members.registry import (
@@ -41,6 +41,8 @@ class EtcdAddress:
 
     endpoints: tuple[tuple[str, int], ...]
     cluster: str
+    user: str = ""  # empty: etcd asks for none
+    password: str = field(default="", repr=False)
 
     @property
     def prefix(self) -> str:
@@ -51,8 +53,13 @@ class EtcdAddress:
         return f"/infinistore/{self.cluster}/replacing/"
 
 
-def parse_etcd(url: str) -> EtcdAddress:
+def parse_etcd(url: str, user: str = "", password: str = "") -> EtcdAddress:
     """`infinistore+etcd://HOST[:PORT][,HOST[:PORT]...]/CLUSTER`. Raises `ConfigError`."""
+    if bool(user) != bool(password):
+        given, other = ("user", "password") if user else ("password", "user")
+        raise ConfigError(f"etcd_{given} is set and etcd_{other} is not; set both or neither")
+    if "@" in url:  # it would be seen in lists of processes and in logs
+        raise ConfigError("a cluster's URL has no user in it; give etcd_user and etcd_password")
     hosts, slash, cluster = url.strip().partition("://")[2].partition("/")
     cluster = cluster.removesuffix("/")
     if not slash or not cluster or not cluster.replace("-", "").replace("_", "").isalnum():
@@ -65,7 +72,8 @@ def parse_etcd(url: str) -> EtcdAddress:
     parts = hosts.split(",")
     if len(parts) > ENDPOINTS_MAX:
         raise ConfigError(f"{url!r} names {len(parts)} members of etcd; at most {ENDPOINTS_MAX}")
-    return EtcdAddress(tuple(_endpoint(url, part) for part in parts), cluster)
+    endpoints = tuple(_endpoint(url, part) for part in parts)
+    return EtcdAddress(endpoints, cluster, user, password)
 
 
 def _endpoint(url: str, text: str) -> tuple[str, int]:
@@ -89,7 +97,14 @@ def etcd_registry(address: EtcdAddress, timeout_s: float) -> OpenRegistry:
 
     def open_registry(attempt: int) -> Registry:
         host, port = address.endpoints[attempt % len(address.endpoints)]
-        client = aetcd.Client(host, port, timeout=timeout_s, options=dict(_CHANNEL))
+        client = aetcd.Client(
+            host,
+            port,
+            username=address.user or None,
+            password=address.password or None,
+            timeout=timeout_s,
+            options=dict(_CHANNEL),
+        )
         return EtcdRegistry(client, address.prefix, address.replacing_prefix)
 
     return open_registry

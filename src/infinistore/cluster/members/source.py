@@ -64,10 +64,11 @@ def _release(loop: _Loop) -> None:
 class EtcdSource:
     """`ViewSource` of `infinistore+etcd://...`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, user: str = "", password: str = "") -> None:
         """Waits for the first view. Raises `UsageError`, `SetupError` or `ConnectError`."""
         try:
-            open_registry = etcd_registry(parse_etcd(url), beat_s(READER_TTL_S))
+            address = parse_etcd(url, user, password)
+            open_registry = etcd_registry(address, beat_s(READER_TTL_S))
         except ConfigError as error:
             raise UsageError(str(error)) from None
         self._view = View(())

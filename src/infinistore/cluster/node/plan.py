@@ -40,7 +40,7 @@ def plan_cluster(config: ServerConfig, host: str) -> ClusterPlan | None:
     _check_tls(config)
     address = _advertised(config, host)
     if config.cluster.startswith(etcd.SCHEMES):
-        found = parse_etcd(config.cluster)
+        found = parse_etcd(config.cluster, config.etcd_user, config.etcd_password)
         return ClusterPlan(config.node_name, address, found, (), is_secure(config.cluster))
     listed = parse_list(config.cluster)
     if config.node_name:

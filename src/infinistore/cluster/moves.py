@@ -49,7 +49,7 @@ def restless(
 ) -> set[str]:
     """Nodes that came more often than `count_max` times in the last `window_s`.
 
-    While they are that, nothing moves for them: what belongs to them stays with the next in order.
+    While they are that, nothing is moved to them: what belongs to them stays where it is.
     """
     return {
         name

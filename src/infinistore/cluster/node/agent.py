@@ -98,6 +98,7 @@ class Agent:
         walk = duties.walk
         return self.health() | {
             "nodes": [row(node, notes.get(node.name)) for node in duties.view.nodes],
+            "restless": sorted(duties.restless),
             "background": {
                 "sent_bytes": duties.rate.spent_bytes,
                 "bytes_per_s_max": duties.rate.bytes_per_s,

@@ -20,6 +20,7 @@ from infinistore.cluster.heat import HeatMap, HotGroup, noted
 from infinistore.cluster.members.etcd import etcd_registry
 from infinistore.cluster.members.membership import Membership, beat_s
 from infinistore.cluster.members.registry import OpenRegistry
+from infinistore.cluster.node.arrivals import Arrivals
 from infinistore.cluster.node.board import is_told_to_drain, order_drain, publish, read_note
 from infinistore.cluster.node.copying import UNKNOWN, Copier, HotRows
 from infinistore.cluster.node.peers import CLIENTS_MAX, Peers
@@ -97,6 +98,7 @@ class Duties:
         self.notes: dict[str, Note] = {}
         self.rate = Rate(config.copy_rate_bytes)
         self.walk = Walk()  # the last one
+        self.restless: frozenset[str] = frozenset()  # nodes that nothing is moved to
         self._ttl_s = config.node_ttl_s
         self._own_address = own_address
         self._on_drained = on_drained
@@ -107,6 +109,7 @@ class Duties:
         self._limits = SpreadLimits(copies_max=config.copies_max)
         self._copies_share = config.copies_share
         self._own_reads = Meter(config.heat_half_life_s)
+        self._arrivals = Arrivals()
         self._hot = HotRows(())
         self._nodes: dict[str, Node] = {}  # the others that answer
         self._load, self._room = 0.0, 0
@@ -189,6 +192,7 @@ class Duties:
         for name in sorted(before - after):
             logger.warning("node %s is gone", name)
             self.notes.pop(name, None)
+        self._arrivals.see(view.nodes)
         self._peers.clients_max = CLIENTS_MAX + len(view.nodes)  # each one's note is read for ever
         self.view = view
 
@@ -203,11 +207,22 @@ class Duties:
 
     async def _round(self) -> None:
         await self._hear()
+        self._watch_restless()
         await self._obey()
         if self.node.state == "joining" and self._has_joined():
             self._become("up")
         self._decide()
         await self._tell()
+
+    def _watch_restless(self) -> None:
+        self._arrivals.see(
+            replace(node, incarnation=node.incarnation or note.incarnation) if note else node
+            for node in self.view.nodes
+            for note in [self.notes.get(node.name)]
+        )
+        before, self.restless = self.restless, self._arrivals.restless()
+        for name in sorted(self.restless - before):
+            logger.warning("node %s comes too often: nothing is moved to it for a while", name)
 
     def _decide(self) -> None:
         """Which copies this node's own groups shall have, from all notes."""
@@ -228,7 +243,7 @@ class Duties:
             }
         )
         owned = self._owned(hot, believed)
-        heat = HeatMap(self.notes.values())
+        heat = HeatMap(note for note in self.notes.values() if note.name not in self.restless)
         given = self.copier.wanted
         self.copier.wanted = spread(self.node.name, owned, given, heat, self._limits)
         held = [
@@ -321,19 +336,22 @@ class Duties:
 
     async def _settle(self) -> None:
         walks = 0
+        walked: tuple[int, frozenset[str]] | None = None
         while True:
             at, is_leaving = self._digest(), self.node.state == "leaving"
+            left_out: frozenset[str] = frozenset() if is_leaving else self.restless
             is_known = self.view.find(self.node.name) is not None
-            if not is_known or (at == self._settled_at and not is_leaving):
+            if not is_known or ((at, left_out) == walked and not is_leaving):
                 await asyncio.sleep(ROUND_S)
                 continue
             await asyncio.sleep(SETTLE_S)
             if at != self._digest():
                 continue
             with self._logged("a walk"):
-                walk = await self._walk()
+                walk = await self._walk(left_out)
                 if walk.is_whole:
-                    self._settled_at = at
+                    walked = (at, left_out)
+                    self._settled_at = self._settled_at if left_out else at
                     walks += is_leaving
                 else:
                     await asyncio.sleep(_RETRY_S)
@@ -342,9 +360,9 @@ class Duties:
                 self._on_drained()
                 return
 
-    async def _walk(self) -> Walk:
+    async def _walk(self, left_out: frozenset[str]) -> Walk:
         believed = merge(self.view, self.notes).view
-        self.walk = walk = await self._settler.walk(self.node.name, believed)
+        self.walk = walk = await self._settler.walk(self.node.name, believed, left_out)
         if walk.sent_keys:
             logger.info("%d values moved to the nodes that own them", walk.sent_keys)
         if not walk.is_whole:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -98,11 +98,14 @@ class Settler:
         self._rate = rate
         self.sent_keys = 0
 
-    async def walk(self, own: str, view: View) -> Walk:
-        """Over all keys, the hottest first. What goes wrong is told in the walk."""
+    async def walk(self, own: str, view: View, left_out: Collection[str] = ()) -> Walk:
+        """Over all keys, the hottest first. What goes wrong is told in the walk.
+
+        What belongs to nodes that are `left_out` stays where it is.
+        """
         walk = Walk()
         placement = Placement(owners(view.nodes))
-        lost: set[str] = set()  # not asked again in this walk
+        lost = set(left_out)  # not asked, or not again, in this walk
         async for rows in self._pages():
             for (owner, space), found in misplaced(rows, placement, own).items():
                 if owner.name in lost:

@@ -136,6 +136,7 @@ def test_a_client_knows_the_nodes_from_etcd(
     with pytest.raises(ConnectError, match="no nodes"):
         EtcdSource(etcd.url())
     monkeypatch.undo()
+    monkeypatch.setattr(etcd_source, "READER_TTL_S", 1.0)
     first = node("a")
     with contextlib.closing(EtcdSource(etcd.url())) as source:
         (known,) = source.current().nodes

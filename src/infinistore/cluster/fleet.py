@@ -47,7 +47,8 @@ class Fleet:
             Standing(member.node, member.number, member.is_up(), is_young)
             for member, is_young in zip(members, self._young, strict=True)
         ]
-        return Routes(standings, self._picture.copies, self.replicas)
+        picture = self._picture
+        return Routes(standings, picture.copies, self.replicas, picture.orphaned)
 
     def member(self, number: int) -> Member | None:
         """The member of that number; None: it has left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,8 @@ class Routes:
     """The candidates of any group. Reads and writes take the first; the next if that has not.
 
     The owner acts; while it is away, the next in the order does. Until a node that has come is no
-    longer young, what it lacks is looked for where the group was before, its former owner.
+    longer young, what it lacks is looked for where the group was before, its former owner. Copies
+    whose owner is gone are asked before the one that owns the group now, which may have nothing.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Routes:
         standings: Sequence[Standing],
         copies: Mapping[int, Sequence[str]],
         replicas: int = 1,
+        orphaned: Collection[int] = (),
     ) -> None:
         # If nobody answers all are asked: someone has to be the first to answer again.
         up = [standing for standing in standings if standing.is_up] or list(standings)
@@ -53,6 +55,7 @@ class Routes:
         self._settled = _Order(settled) if settled and settled != acting else None
         self._everyone = np.array([s.number for s in standings], dtype=np.int64)
         self._replicas = replicas
+        self._orphaned = frozenset(orphaned)
         holders = {g: [self._up[n] for n in names if n in self._up] for g, names in copies.items()}
         self._copies = {group: numbers for group, numbers in holders.items() if numbers}
         self._copied = np.array(sorted(self._copies), dtype=np.uint64)
@@ -109,6 +112,7 @@ class Routes:
             rows = hot[ids[hot] == group]
             owner = int(acting[rows[0], 0])
             owner_acts = owner == owners[np.flatnonzero(hot == rows[0])[0]]
+            owner_acts = owner_acts and int(group) not in self._orphaned
             copies = self._copies[int(group)]
             if choose is None:
                 chosen[rows, 0] = owner if owner_acts else copies[0]

@@ -8,7 +8,7 @@ from the nodes themselves: each keeps its note, a small value, on its own server
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -206,16 +206,20 @@ class Picture:
     view: View
     copies: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    # Of the groups with copies those whose owner then is gone: who owns them now may have nothing.
+    orphaned: frozenset[int] = frozenset()
 
 
-def merge(view: View, notes: Mapping[str, Note]) -> Picture:
+def merge(view: View, notes: Mapping[str, Note], past: Iterable[Note] = ()) -> Picture:
     """The picture that a view and nodes' notes, by the view's names, make together.
 
     A note counts for the incarnation that wrote it only, but for the copies in it: they outlive
     their owner. A node that says it is leaving or joining is believed; copies count on nodes of
-    the view.
+    the view. `past` are notes of incarnations that are gone.
     """
     nodes = []
+    orphaned: set[int] = set()
+    current: set[str] = set()
     copies: dict[int, tuple[str, ...]] = {}
     rates: dict[str, float] = {}
     names = {node.name for node in view.nodes}
@@ -224,10 +228,13 @@ def merge(view: View, notes: Mapping[str, Note]) -> Picture:
         if note is None or (node.incarnation and note.incarnation not in (0, node.incarnation)):
             nodes.append(node)
             continue
+        current.add(node.name)
         rates[node.name] = note.bytes_per_s
         nodes.append(node if note.state == "up" else replace(node, state=note.state))
-    for note in notes.values():
+    for note in (*notes.values(), *past):
+        if note.name not in current or note is not notes.get(note.name):
+            orphaned |= note.copies.keys()
         for group, holders in note.copies.items():
             known = (*copies.get(group, ()), *(name for name in holders if name in names))
             copies[group] = tuple(dict.fromkeys(known))[:COPIES_MAX]
-    return Picture(View(tuple(nodes), view.version), copies, rates)
+    return Picture(View(tuple(nodes), view.version), copies, rates, frozenset(orphaned))

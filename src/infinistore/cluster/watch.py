@@ -59,6 +59,7 @@ class Watch:
         self._scheme = scheme
         self._notes: dict[str, Note] = {}
         self._seen_s: dict[str, float] = {}  # when each node was in the view
+        self._past: dict[str, tuple[Note, float]] = {}  # of incarnations before, and since when
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -150,7 +151,10 @@ class Watch:
         for name in [n for n, at_s in self._seen_s.items() if now_s - at_s > ORPHANED_S]:
             del self._seen_s[name]
             self._notes.pop(name, None)
-        self._fleet.show(merge(view, self._notes), now_s)
+        for name in [n for n, (_, at_s) in self._past.items() if now_s - at_s > ORPHANED_S]:
+            del self._past[name]
+        past = [note for note, _ in self._past.values()]
+        self._fleet.show(merge(view, self._notes, past), now_s)
 
     def _open(self, member: Member) -> InfiniStoreError | None:
         try:
@@ -216,8 +220,8 @@ class Watch:
         return member.notes
 
     def _take_note(self, member: Member, notes: Client, page: bytearray | None) -> None:
-        self._notes.pop(member.node.name, None)
         if page is None:
+            self._replace_note(member.node.name, None)
             return
         try:
             size = note_bytes(bytes(page))
@@ -226,9 +230,21 @@ class Watch:
                 value = bytearray(size)
                 batch = notes.read_cache(value, [(NOTE_KEY, 0)], size, value_bytes=size)
                 if not batch.wait(_ANSWER_S).all_ok:
+                    self._notes.pop(member.node.name, None)
                     return  # rewritten meanwhile, most likely
             note = decode_note(bytes(value))
         except InfiniStoreError as error:
             logger.warning("the note of node %s is of no use: %s", member.node.name, error)
+            self._notes.pop(member.node.name, None)
             return
-        self._notes[member.node.name] = note
+        self._replace_note(member.node.name, note)
+
+    def _replace_note(self, name: str, note: Note | None) -> None:
+        before = self._notes.pop(name, None)
+        is_gone = before is not None and (note is None or note.incarnation != before.incarnation)
+        if before is not None and is_gone and before.copies:
+            self._past[name] = (before, time.monotonic())
+        if note is not None:
+            self._notes[name] = note
+            if name in self._past and self._past[name][0].incarnation == note.incarnation:
+                del self._past[name]  # it had only been lost for a moment

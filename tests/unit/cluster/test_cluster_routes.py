@@ -67,6 +67,22 @@ def test_what_a_new_node_lacks_is_looked_for_where_it_was_before(how: str) -> No
         assert write[0] == read[0]
 
 
+def test_copies_whose_owner_is_gone_are_asked_before_who_owns_the_group_now() -> None:
+    nodes = [standing(0), standing(1), standing(2)]
+    group = int(IDS[0])
+    owner, *_, last = first_of(nodes, group)
+    holder = next(s.node.name for s in nodes if s.number == last)
+    for choose in (None, lambda numbers: numbers[0]):
+        ids = IDS[:1]
+        routes = Routes(nodes, {group: [holder]})
+        assert routes.readers(ids, choose)[0].tolist()[0] == owner
+        routes = Routes(nodes, {group: [holder]}, orphaned={group})
+        assert routes.readers(ids, choose)[0].tolist() == [last, owner]
+        assert routes.writers(ids)[0, 0] == owner
+        routes = Routes(nodes, {group: ["gone"]}, orphaned={group})
+        assert routes.readers(ids, choose)[0].tolist() == [owner]
+
+
 def test_a_leaving_node_gets_no_writes_and_is_still_read() -> None:
     nodes = [standing(0), standing(1, state="leaving"), standing(2)]
     routes = Routes(nodes, {})

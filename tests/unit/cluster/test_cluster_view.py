@@ -124,3 +124,16 @@ def test_a_picture_is_the_view_with_what_the_notes_add() -> None:
     assert picture.copies == {1: ("b", "c"), 2: ("c", "b"), 3: ("a",)}
     assert picture.bytes_per_s == {"a": 100.0, "c": 300.0}
     assert merge(view, {}).copies == {}
+
+
+def test_copies_whose_owner_is_gone_are_known_as_such() -> None:
+    view = View.of([Node("a", "h:1", incarnation=2), Node("b", "h:2", incarnation=5)])
+    new = Note("a", 2, "up", {1: ("b",)})
+    before = Note("a", 1, "up", {2: ("b",)})
+    assert merge(view, {"a": new}).orphaned == set()
+    assert merge(view, {"a": before}).orphaned == {2}  # its next incarnation has not spoken yet
+    gone = merge(view, {"a": new, "c": Note("c", 1, "up", {3: ("a",)})}, [before])
+    assert gone.orphaned == {2, 3}
+    assert gone.copies == {1: ("b",), 2: ("b",), 3: ("a",)}
+    listed = View.of([Node("a", "h:1"), Node("b", "h:2")])  # a list knows no incarnations
+    assert merge(listed, {"a": new}).orphaned == set()

@@ -108,9 +108,6 @@ class FakeRegistry:
         self._store.check("replacing")
         return frozenset(self._store.replacing)
 
-    async def ping(self) -> None:
-        self._store.check("ping")
-
     async def listing(self) -> Listing:
         self._store.check("listing")
         values = {name: value for name, (value, _) in self._store.values.items()}

@@ -104,7 +104,7 @@ async def test_who_is_missing_after_an_outage_is_awaited_for_a_ttl() -> None:
         store.is_away = False
         await until(lambda: names(reader) == [])
         assert seen == [0]
-        assert store.calls.count("ping") > 2  # it was not at once
+        assert store.calls.count("replacing") > 2  # it was not at once
 
 
 async def test_a_lease_that_ended_while_the_registry_was_away_is_taken_anew() -> None:
@@ -136,8 +136,8 @@ async def test_of_two_with_one_name_the_later_has_it_and_the_other_says_so() -> 
             assert "node_name" in old.problem
             old.change(node("a", 1))  # no way back
             puts = store.calls.count("put")
-            pings = store.calls.count("ping")
-            await until(lambda: store.calls.count("ping") > pings + 2)
+            pings = store.calls.count("replacing")
+            await until(lambda: store.calls.count("replacing") > pings + 2)
             assert store.calls.count("put") == puts
             assert old.view.nodes == new.view.nodes == (node("a", 2),)
 
@@ -244,3 +244,15 @@ async def test_a_first_replacement_needs_the_registry() -> None:
     async with member(store) as reader:
         with pytest.raises(LinkError, match="does not answer"):
             await reader.mark_replacing("kv")
+
+
+async def test_who_only_looks_knows_the_namespaces_that_others_told_of() -> None:
+    store = FakeStore()
+    async with member(store) as reader:
+        await until(lambda: reader.is_connected)
+        assert reader.replacing == set()
+        await reader.mark_replacing("kv")
+        await until(lambda: reader.replacing == {"kv"})
+        store.is_away = True
+        await until(lambda: not reader.is_connected)
+        assert reader.replacing == {"kv"}

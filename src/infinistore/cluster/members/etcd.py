@@ -145,10 +145,6 @@ class EtcdRegistry:
             keys = (each.key.decode(errors="replace") for each in found)
             return frozenset(key.removeprefix(self._replacing_prefix) for key in keys)
 
-    async def ping(self) -> None:
-        with _failures():
-            await self._client.get(self._prefix.encode())
-
     async def listing(self) -> Listing:
         with _failures():
             found = await self._client.get_prefix(self._prefix.encode())

@@ -88,6 +88,7 @@ class Membership:
         self._usurper: Node | None = None
         self._error = ""
         self.view = View(())
+        self.replacing: frozenset[str] = frozenset()  # as somebody told; only of one without a node
         self.is_connected = False
         self.sessions = 0  # connections that worked, so far
 
@@ -187,10 +188,10 @@ class Membership:
             self._give_up_awaited()
 
     async def _beat(self, registry: Registry) -> None:
-        """Keeps the node registered as it is now; one without a node asks for an answer."""
+        """Keeps the node registered as it is now; one without a node asks who replaces."""
         node = self._node
         if node is None:
-            await registry.ping()
+            self.replacing = await registry.replacing()  # whose answer is one to a heartbeat, too
             return
         if not self._lease or not await registry.keep_alive(self._lease):
             self._was_lost |= bool(self._lease)

@@ -55,10 +55,6 @@ class Registry(Protocol):
         """The namespaces that were noted so."""
         ...
 
-    async def ping(self) -> None:
-        """Returns if the registry answers."""
-        ...
-
     async def listing(self) -> Listing: ...
 
     def changes(self, after: int) -> AsyncIterator[Change]:

@@ -11,8 +11,9 @@ import threading
 
 from infinistore.cluster.members.etcd import etcd_registry, parse_etcd
 from infinistore.cluster.members.membership import Membership, beat_s
+from infinistore.cluster.members.registry import RegistryError
 from infinistore.cluster.nodes import View
-from infinistore.errors import ConfigError, ConnectError, UsageError
+from infinistore.errors import ConfigError, ConnectError, LinkError, UsageError
 
 READER_TTL_S = 5.0  # a reader has no lease: this sets how often it asks whether etcd is there
 FIRST_VIEW_S = 5.0
@@ -90,11 +91,14 @@ class EtcdSource:
         return self._membership.is_connected
 
     def tell_replacing(self, namespace: str) -> None:
-        """Waits for the registry. Raises `LinkError`."""
-        if self._loop is None:
+        """Waits for the registry, unless it knew when it answered last. Raises `LinkError`."""
+        if self._loop is None or namespace in self._membership.replacing:
             return
         marking = self._membership.mark_replacing(namespace)
-        asyncio.run_coroutine_threadsafe(marking, self._loop.loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(marking, self._loop.loop).result()
+        except RegistryError as error:
+            raise LinkError(str(error)) from error
 
     def close(self) -> None:
         loop, self._loop = self._loop, None

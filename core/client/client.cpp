@@ -15,10 +15,12 @@ namespace {
 // flight.
 constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
 
-// One copy by a GPU: it begins with the first answer and ends with the last, so shorter ones hide
-// more of both, as long as a launch costs less (measured).
-constexpr std::uint64_t kLaunchBytesMax = std::uint64_t{8} << 20;
-constexpr std::size_t kFirstLaunches = 8;
+// One copy by a GPU.  Between two launches it writes nothing for some 10 us, so they are large;
+// but the first ones, so that they begin sooner, and the last, so that they end sooner.  What is
+// staged takes as much pinned memory.
+constexpr std::uint64_t kLaunchBytesMax = std::uint64_t{16} << 20;
+constexpr std::uint64_t kStagedBytesMax = std::uint64_t{8} << 20;
+constexpr std::uint64_t kFirstLaunchBytes = std::uint64_t{1} << 20;
 
 }  // namespace
 
@@ -172,21 +174,27 @@ std::vector<std::vector<std::uint32_t>> Client::spread(const KeyList& keys) cons
 
 std::vector<std::unique_ptr<Request>> Client::cut(Batch& batch,
                                                   const std::vector<std::uint32_t>& indexes) const {
-  const std::uint64_t bytes_max = batch.gpu() == nullptr
-                                      ? options_.batch_bytes_max
-                                      : std::min(options_.batch_bytes_max, kLaunchBytesMax);
-  std::uint64_t fits = bytes_max / std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
+  const bool uses_gpu = batch.gpu() != nullptr;
+  std::uint64_t bytes_max = options_.batch_bytes_max;
+  if (uses_gpu) {
+    const auto launch = server().shares_memory ? kLaunchBytesMax : kStagedBytesMax;
+    bytes_max = std::min(bytes_max, launch);
+  }
+  const std::uint64_t range_bytes = std::max<std::uint64_t>(batch.spec.range_bytes(), 1);
+  std::uint64_t fits = bytes_max / range_bytes;
   if (batch.spec.verb == Verb::kPut) {
     const auto share = server().pool_bytes / kPoolShareOfPuts;
     fits = std::min(fits, share / std::max<std::uint64_t>(batch.spec.pool_bytes(), 1));
   }
   const auto count =
       static_cast<std::size_t>(std::clamp<std::uint64_t>(fits, 1, options_.batch_keys_max));
-  // A GPU's first copies are shorter, so that they begin sooner.
-  std::size_t step = batch.gpu() == nullptr ? count : (count + kFirstLaunches - 1) / kFirstLaunches;
+  const auto first =
+      static_cast<std::size_t>(std::max<std::uint64_t>(kFirstLaunchBytes / range_bytes, 1));
+  std::size_t step = uses_gpu ? std::min(first, count) : count;
   std::vector<std::unique_ptr<Request>> requests;
   for (std::size_t begin = 0, end = 0; begin < indexes.size(); begin = end) {
-    end = std::min(indexes.size(), begin + step);
+    const std::size_t rest = indexes.size() - begin;
+    end = begin + std::min(rest, uses_gpu ? std::min(step, std::max(rest / 2, 2 * first)) : step);
     step = std::min(step + (step + 1) / 2, count);
     std::vector<std::uint32_t> part(indexes.begin() + static_cast<std::ptrdiff_t>(begin),
                                     indexes.begin() + static_cast<std::ptrdiff_t>(end));

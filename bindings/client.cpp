@@ -197,6 +197,11 @@ void place_on(BatchSpec& spec, int device, std::uint64_t stream) {
   if (error.code != Code::kOk) throw Failed{error};
 }
 
+OnExists on_exists_of(std::uint8_t number) {
+  if (number > kOnExistsLast) refuse("on_exists is " + std::to_string(number));
+  return static_cast<OnExists>(number);
+}
+
 int gpu_of(std::uint64_t address) {
   const auto ordinal = Gpu::owner_of(address);
   if (!ordinal) throw Failed{ordinal.error()};
@@ -212,8 +217,7 @@ std::unique_ptr<PyBatch> put(nb::object self, Pack& pack, std::uint64_t value_by
   spec.verb = Verb::kPut;
   spec.value_bytes = value_bytes;
   spec.value_offset = value_offset;
-  spec.replaces = on_exists == 1;
-  spec.is_copy = on_exists == 2;
+  spec.on_exists = on_exists_of(on_exists);
   return submit<Batch>(std::move(self), std::move(spec), std::move(kept));
 }
 

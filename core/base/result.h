@@ -1,5 +1,6 @@
 #pragma once
-// Result: a value, or why there is none.  Code: every outcome and failure, numbered as on the wire.
+// Result: a value, or why there is none.  Code: every outcome and failure, numbered as on the wire;
+// and so is OnExists, on which outcomes of puts depend.
 
 #include <cstdint>
 #include <string>
@@ -34,6 +35,11 @@ enum class Code : std::uint8_t {
   kDraining = 19,
   kQuotaExceeded = 20,
 };
+
+// What a put does to a key that has a value.  kCopy keeps it as kKeep does, and is not sealed once
+// its key was erased or replaced since its reservation: what was read elsewhere before may be old.
+enum class OnExists : std::uint8_t { kKeep = 0, kReplace = 1, kCopy = 2 };
+inline constexpr auto kOnExistsLast = static_cast<std::uint8_t>(OnExists::kCopy);
 inline constexpr std::uint8_t kCodeCount = 21;
 
 std::string_view code_name(Code code) noexcept;

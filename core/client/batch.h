@@ -26,11 +26,10 @@ struct BatchSpec {
   std::vector<std::uint64_t> addresses;  // of the segments: key by key
   std::size_t segments_per_key = 1;
   std::uint64_t segment_bytes = 0;
-  std::uint64_t value_bytes = 0;   // of the whole value; get: 0 takes any
-  std::uint64_t value_offset = 0;  // of the range
-  bool replaces = false;
-  bool is_copy = false;  // put: sealed once it is repeated; not both
-  KeyList parents;       // put: none, or one for each key
+  std::uint64_t value_bytes = 0;         // of the whole value; get: 0 takes any
+  std::uint64_t value_offset = 0;        // of the range
+  OnExists on_exists = OnExists::kKeep;  // put
+  KeyList parents;                       // put: none, or one for each key
   std::vector<std::uint32_t> depths;
   std::uint32_t wait_ms = 0;   // get: for keys that are being written
   std::uint64_t lease_id = 0;  // get: under which the keys are pinned

@@ -63,8 +63,7 @@ Error broken(const char* what) { return {Code::kProtocol, what}; }
 Code PutPart::start(Line& line) {
   const auto& spec = batch_->spec;
   PutRequest put;
-  put.replace = spec.replaces;
-  put.is_copy = spec.is_copy;
+  put.on_exists = spec.on_exists;
   put.ranges.items = {{.value_bytes = spec.value_bytes,
                        .value_offset = spec.value_offset,
                        .bytes = spec.range_bytes()}};

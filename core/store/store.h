@@ -43,10 +43,6 @@ struct ReservationState;
 // find() or match_prefix() at an entry's neighbours in its policy.
 enum class Expect : std::uint8_t { kReserve, kExists, kFind };
 
-// kCopy keeps as kKeep does, and is not sealed once its key was erased or replaced since its
-// reserve(): what was read elsewhere before may be old by then.
-enum class OnExists : std::uint8_t { kKeep = 0, kReplace = 1, kCopy = 2 };
-
 // What a writer says of a value before its bytes.
 struct Intent {
   NamespaceId space = 0;

@@ -282,8 +282,7 @@ std::optional<Welcome> decode_welcome(Bytes body) {
 Body encode(const PutRequest& m) {
   Writer w(64 + text_bytes(m.keys) + text_bytes(m.parents) + 24 * m.ranges.items.size() +
            4 * m.depths.size());
-  KV_CHECK(!(m.replace && m.is_copy));
-  w.number(static_cast<std::uint8_t>(m.is_copy ? 2 : m.replace ? 1 : 0));
+  w.number(static_cast<std::uint8_t>(m.on_exists));
   w.number(static_cast<std::uint8_t>(m.parents.empty() ? 0 : 1));
   w.number(std::uint16_t{0});
   w.keys(m.keys);
@@ -301,10 +300,9 @@ std::optional<PutRequest> decode_put(Bytes body) {
   PutRequest m;
   const auto on_exists = r.number<std::uint8_t>();
   const auto has_chain = r.number<std::uint8_t>();
-  r.require(on_exists <= 2 && has_chain <= 1);
+  r.require(on_exists <= kOnExistsLast && has_chain <= 1);
   r.zero(r.number<std::uint16_t>());
-  m.replace = on_exists == 1;
-  m.is_copy = on_exists == 2;
+  m.on_exists = static_cast<OnExists>(on_exists);
   m.keys = r.keys();
   r.require(!m.keys.empty());
   m.ranges = r.ranges(m.keys.size());

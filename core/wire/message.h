@@ -63,8 +63,7 @@ struct Welcome {
 };
 
 struct PutRequest {
-  bool replace = false;
-  bool is_copy = false;  // not both
+  OnExists on_exists = OnExists::kKeep;
   std::vector<std::string_view> keys = {};
   WireRanges ranges = {};
   std::vector<std::string_view> parents = {};  // empty, or one for each key

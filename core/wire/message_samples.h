@@ -46,10 +46,11 @@ inline std::vector<Body> welcome() {
 }
 
 inline std::vector<Body> put() {
-  PutRequest uniform{.replace = false, .keys = {"a", "b"}, .ranges = {{{10, 0, 10}}}};
-  PutRequest columns{.replace = true, .keys = {"a", "bc"}, .ranges = {{{8, 0, 4}, {9, 1, 8}}}};
-  PutRequest chained{.replace = false, .keys = {"a", "b"}, .ranges = {{{8, 0, 8}}}};
-  PutRequest copy{.is_copy = true, .keys = {"a", "b"}, .ranges = {{{10, 0, 10}}}};
+  PutRequest uniform{.keys = {"a", "b"}, .ranges = {{{10, 0, 10}}}};
+  PutRequest columns{
+      .on_exists = OnExists::kReplace, .keys = {"a", "bc"}, .ranges = {{{8, 0, 4}, {9, 1, 8}}}};
+  PutRequest chained{.keys = {"a", "b"}, .ranges = {{{8, 0, 8}}}};
+  PutRequest copy{.on_exists = OnExists::kCopy, .keys = {"a", "b"}, .ranges = {{{10, 0, 10}}}};
   chained.parents = {"", "a"};
   chained.depths = {0, 1};
   return {encode(uniform), encode(columns), encode(chained), encode(copy)};

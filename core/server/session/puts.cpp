@@ -44,15 +44,14 @@ void Puts::begin(Connection& connection, std::uint64_t request_id, NamespaceId s
   grant.places.reserve(count);
   context_.store.for_each_expected(space, request.keys, Expect::kReserve, [&](std::size_t i) {
     const auto& wire = request.ranges.of(i);
-    const Intent intent{.space = space,
-                        .key = request.keys[i],
-                        .value_bytes = wire.value_bytes,
-                        .on_exists = request.replace   ? OnExists::kReplace
-                                     : request.is_copy ? OnExists::kCopy
-                                                       : OnExists::kKeep,
-                        .parent = request.parents.empty() ? std::string_view{} : request.parents[i],
-                        .depth = request.depths.empty() ? 0 : request.depths[i],
-                        .claims_whole = wire.bytes == wire.value_bytes && !request.is_copy};
+    const Intent intent{
+        .space = space,
+        .key = request.keys[i],
+        .value_bytes = wire.value_bytes,
+        .on_exists = request.on_exists,
+        .parent = request.parents.empty() ? std::string_view{} : request.parents[i],
+        .depth = request.depths.empty() ? 0 : request.depths[i],
+        .claims_whole = wire.bytes == wire.value_bytes && request.on_exists != OnExists::kCopy};
     grant.open.outcomes.push_back(
         this->grant(grant, static_cast<std::uint32_t>(i), intent, {wire.value_offset, wire.bytes}));
   });
@@ -75,25 +74,26 @@ Code Puts::grant(Grant& grant, std::uint32_t index, const Intent& intent, Range 
     if (found != stage_of_key_.end()) {
       const auto id = found->second;
       const auto& stage = stages_.at(id);
-      if (stage.keeps && context_.store.exists(intent.space, intent.key)) {
+      if (stage.on_exists != OnExists::kReplace &&
+          context_.store.exists(intent.space, intent.key)) {
         drop(id, Code::kExists);  // another writer was first: the rest need not travel
         return Code::kExists;
       }
       if (stage.reservation.value_bytes() != intent.value_bytes) return Code::kSizeMismatch;
-      if (stage.is_copy && stage.reservation.is_complete()) return confirm(grant, index, id);
+      if (stage.on_exists == OnExists::kCopy && stage.reservation.is_complete()) {
+        return confirm(grant, index, id);
+      }
       return grant_range(grant, index, id, range);
     }
   }
   auto reserved = context_.store.reserve(intent);
   if (!reserved) return reserved.code();
-  const bool is_copy = intent.on_exists == OnExists::kCopy;
-  if (range.bytes == intent.value_bytes && !is_copy) {
+  if (range.bytes == intent.value_bytes && intent.on_exists != OnExists::kCopy) {
     return grant_whole(grant, index, std::move(reserved).value(), range);
   }
   const StageId id = ++last_stage_;
   stages_.emplace(id, Stage{.reservation = std::move(reserved).value(),
-                            .keeps = intent.on_exists != OnExists::kReplace,
-                            .is_copy = is_copy,
+                            .on_exists = intent.on_exists,
                             .dropped_as = Code::kOk,
                             .in_flight = 0,
                             .progress_at = context_.clock.now()});
@@ -175,7 +175,8 @@ Code Puts::finish(Item& item, std::uint64_t checksum) {
   }
   stage.reservation.filled(item.range, checksum);
   stage.progress_at = context_.clock.now();
-  return stage.reservation.is_complete() && !stage.is_copy ? seal(item.stage) : Code::kOk;
+  if (!stage.reservation.is_complete() || stage.on_exists == OnExists::kCopy) return Code::kOk;
+  return seal(item.stage);
 }
 
 // A put of a copy that is whole here, once more: its sender has looked meanwhile whether it is old.

@@ -45,8 +45,7 @@ class Puts {
 
   struct Stage {
     Reservation reservation;
-    bool keeps = true;            // on_exists
-    bool is_copy = false;         // likewise: sealed once its put is repeated
+    OnExists on_exists;           // a copy is sealed once its put is repeated
     Code dropped_as = Code::kOk;  // else no key leads here: it is kept for its transfers in flight
     std::uint32_t in_flight = 0;
     Nanos progress_at = 0;

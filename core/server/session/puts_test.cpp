@@ -40,12 +40,12 @@ TEST_CASE("a copy is seen once its put is repeated, unless its key was erased me
     auto peer = harness.connect();
     auto other = harness.connect();
     const std::vector<Peer::Item> copies{{"a", "old a"}, {"b", "old b"}, {"c", "old c"}};
-    CHECK(peer.put(copies, false, true) == Codes(3, Code::kOk));
+    CHECK(peer.put(copies, OnExists::kCopy) == Codes(3, Code::kOk));
     CHECK(other.codes(Opcode::kExists, {"a", "b", "c"}) == Codes(3, Code::kMissing));
     CHECK(other.codes(Opcode::kErase, {"b"}) == Codes{Code::kMissing});
     CHECK(other.put({{"c", "new c"}}) == Codes{Code::kOk});
     const Codes confirmed{Code::kOk, Code::kAborted, Code::kExists};
-    CHECK(peer.put(copies, false, true) == confirmed);
+    CHECK(peer.put(copies, OnExists::kCopy) == confirmed);
     CHECK(other.codes(Opcode::kExists, {"a", "b", "c"}) ==
           Codes{Code::kOk, Code::kMissing, Code::kOk});
     GetRequest read{.keys = {"a", "c"}, .ranges = {{{5, 0, 5}}}};
@@ -60,13 +60,13 @@ TEST_CASE("a copy in ranges is seen once one of them is repeated, and not if it 
     auto peer = harness.connect();
     const std::vector<Peer::Item> first{{"k", "01234", 10, 0}};
     const std::vector<Peer::Item> second{{"k", "56789", 10, 5}};
-    CHECK(peer.put(first, false, true) == Codes{Code::kOk});
-    CHECK(peer.put(first, false, true) == Codes{Code::kOk});  // half of it is here
-    CHECK(peer.put(second, false, true) == Codes{Code::kOk});
+    CHECK(peer.put(first, OnExists::kCopy) == Codes{Code::kOk});
+    CHECK(peer.put(first, OnExists::kCopy) == Codes{Code::kOk});  // half of it is here
+    CHECK(peer.put(second, OnExists::kCopy) == Codes{Code::kOk});
     CHECK(peer.codes(Opcode::kExists, {"k"}) == Codes{Code::kMissing});
-    CHECK(peer.put(second, false, true) == Codes{Code::kOk});
+    CHECK(peer.put(second, OnExists::kCopy) == Codes{Code::kOk});
     CHECK(peer.codes(Opcode::kExists, {"k"}) == Codes{Code::kOk});
-    CHECK(peer.put({{"given up", "x"}}, false, true) == Codes{Code::kOk});
+    CHECK(peer.put({{"given up", "x"}}, OnExists::kCopy) == Codes{Code::kOk});
     CHECK(peer.codes(Opcode::kAbort, {"given up"}) == Codes{Code::kOk});
     CHECK(harness.store().counters().staged_values == 0);
   });

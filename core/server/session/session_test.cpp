@@ -64,7 +64,7 @@ TEST_CASE("a present key is kept, or replaced if that is asked") {
     CHECK(peer.put({{"k", "new"}}) == Codes{Code::kExists});
     CHECK(peer.put({{"k", "longer"}}) == Codes{Code::kSizeMismatch});
     CHECK(peer.get(whole({"k"}, 3)).found.at(0) == "old");
-    CHECK(peer.put({{"k", "longer"}}, true) == Codes{Code::kOk});
+    CHECK(peer.put({{"k", "longer"}}, OnExists::kReplace) == Codes{Code::kOk});
     CHECK(peer.get(whole({"k"}, 6)).found.at(0) == "longer");
   });
 }

@@ -155,10 +155,9 @@ Frame Peer::hello(std::string_view space, std::string_view token, Nonce nonce) {
   return call(Opcode::kHello, encode(hello));
 }
 
-Peer::Put Peer::begin_put(const std::vector<Item>& items, bool replace, bool is_copy) {
+Peer::Put Peer::begin_put(const std::vector<Item>& items, OnExists on_exists) {
   PutRequest request;
-  request.replace = replace;
-  request.is_copy = is_copy;
+  request.on_exists = on_exists;
   for (const auto& item : items) {
     request.keys.push_back(item.key);
     const auto value_bytes = item.value_bytes == 0 ? item.bytes.size() : item.value_bytes;
@@ -226,8 +225,8 @@ std::vector<Code> Peer::result() {
   return result->outcomes;
 }
 
-std::vector<Code> Peer::put(const std::vector<Item>& items, bool replace, bool is_copy) {
-  const auto put = begin_put(items, replace, is_copy);
+std::vector<Code> Peer::put(const std::vector<Item>& items, OnExists on_exists) {
+  const auto put = begin_put(items, on_exists);
   if (!put.granted.empty()) send_fill(put);
   return result();
 }

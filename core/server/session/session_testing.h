@@ -57,11 +57,11 @@ class Peer {
     std::uint64_t value_bytes = 0;  // 0: the bytes are the whole value
     std::uint64_t offset = 0;
   };
-  Put begin_put(const std::vector<Item>& items, bool replace = false, bool is_copy = false);
+  Put begin_put(const std::vector<Item>& items, OnExists on_exists = OnExists::kKeep);
   void send_fill(const Put& put);
   void send_cancel(const Put& put);
   std::vector<Code> result();  // of RESULT, which must be next
-  std::vector<Code> put(const std::vector<Item>& items, bool replace = false, bool is_copy = false);
+  std::vector<Code> put(const std::vector<Item>& items, OnExists on_exists = OnExists::kKeep);
 
   struct Got {
     std::vector<Code> outcomes;

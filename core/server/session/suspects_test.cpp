@@ -72,7 +72,7 @@ TEST_CASE("a late report of a damaged value does not drop what has taken its pla
     auto peer = harness.connect();
     peer.put({{"k", "old value"}});
     damage(harness, "k", 3);
-    peer.put({{"k", "new value"}}, true);
+    peer.put({{"k", "new value"}}, OnExists::kReplace);
     CHECK(peer.codes(Opcode::kSuspect, {"k"}) == Codes{Code::kOk});
     CHECK(peer.get(range_of({"k"}, 0, 9)).found.at(0) == "new value");
   });

@@ -114,7 +114,7 @@ TEST_CASE("every way in which bytes leave gives the quota back") {
   const std::string bytes(16 * 1024, 'v');
   auto a = connect(harness, "token-a");
   CHECK(a.put({{"kept", bytes}}) == Codes{Code::kOk});
-  CHECK(a.put({{"kept", bytes}}, true) == Codes{Code::kOk});  // replaced
+  CHECK(a.put({{"kept", bytes}}, OnExists::kReplace) == Codes{Code::kOk});  // replaced
   CHECK(harness.store().used_bytes("a") == bytes.size());
   a.begin_put({{"aborted", bytes}});
   CHECK(harness.store().used_bytes("a") == 2 * bytes.size());

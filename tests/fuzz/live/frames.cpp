@@ -73,8 +73,10 @@ WireRanges FrameMaker::ranges(const std::vector<std::string>& keys, bool is_put)
 Body FrameMaker::put(std::vector<std::string>& names, WireRanges& wanted) {
   names = keys(key_count());
   wanted = ranges(names, true);
-  PutRequest request{.replace = one_in(4), .keys = views(names), .ranges = wanted};
-  request.is_copy = !request.replace && one_in(8);
+  const auto on_exists = one_in(4)   ? OnExists::kReplace
+                         : one_in(6) ? OnExists::kCopy
+                                     : OnExists::kKeep;
+  PutRequest request{.on_exists = on_exists, .keys = views(names), .ranges = wanted};
   std::vector<std::string> parents;
   if (one_in(4)) {
     parents = keys(names.size());

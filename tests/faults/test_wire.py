@@ -161,6 +161,16 @@ def test_the_largest_batch(server: ServerProcess) -> None:
         assert client.is_closed_by_peer()
 
 
+@pytest.mark.parametrize("space", [b"\xff", b"kv\xc0\x80", b"\xed\xa0\x80", b"\xe5\x90"])
+def test_a_namespace_that_is_no_text(space: bytes, server: ServerProcess) -> None:
+    with WireClient(server.address, greet=False) as client:
+        answer = client.call(wire.HELLO, wire.hello(space))
+        assert (answer.opcode, answer.error[0]) == (wire.ERROR, wire.INVALID)
+        assert client.is_closed_by_peer()
+    with WireClient(server.address, greet=False) as client:
+        assert client.call(wire.HELLO, wire.hello("名/ä".encode())).opcode == wire.WELCOME
+
+
 def test_a_wrong_token_and_a_wrong_version(start_server: StartServer) -> None:
     server = start_server(environment={"INFINISTORE_TOKEN": "secret"})
     for greeting, code in (

@@ -6,6 +6,7 @@
 
 #include "core/server/session/session.h"
 #include "core/wire/codec.h"
+#include "core/wire/utf8.h"
 
 namespace infinistore {
 namespace {
@@ -85,6 +86,8 @@ Error Session::admit(const Hello& hello) {
     return {Code::kUnauthorized, "the nonce is not of this server: connect over TCP first"};
   }
   if (context_.is_draining) return {Code::kDraining, "the server is going away"};
+  // It is shown, told to other nodes and asked for as text.
+  if (!is_utf8(hello.space)) return {Code::kInvalid, "the namespace is not UTF-8; give it as text"};
   caller_ = *caller;
   return {Code::kOk, {}};
 }

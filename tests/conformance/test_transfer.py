@@ -91,6 +91,27 @@ async def test_a_value_that_changed_on_the_way_is_never_seen(
     await peers.close()
 
 
+async def test_a_source_that_stops_on_the_way_leaves_nothing_behind(
+    servers: tuple[ServerProcess, ServerProcess],
+) -> None:
+    class Stopped(Still):
+        def end_move(self, move: int) -> list[bool]:
+            return []  # as a server that has stopped
+
+    first, second = servers
+    peers = Peers("")
+    source = await peers.client(first.address, "stopping")
+    target = await peers.client(second.address, "stopping")
+    await source.write_cache(value(b"k", 1000), [(b"k", 0)], 1000, unit="bytes")
+    moved = await push(
+        Source(source, Stopped(), "stopping"), target, [Stored(b"k", 1000)], Rate(FAST)
+    )
+    assert (moved.sent, moved.absent, moved.refused) == ((), 1, 0)
+    assert await target.exists([b"k"]) == [False]
+    assert second.stats()["staged_values"] == 0
+    await peers.close()
+
+
 async def test_notes_of_any_size_are_read(servers: tuple[ServerProcess, ServerProcess]) -> None:
     first, _ = servers
     peers = Peers("")

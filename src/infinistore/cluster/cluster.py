@@ -195,8 +195,9 @@ class Cluster:
     def rouse(self) -> None:
         """Wakes the threads of all nodes: a batch will come soon."""
         for member in self._fleet.members():
-            if member.native is not None and member.is_up():
-                member.native.rouse()
+            native = member.native if member.is_up() else None
+            if native is not None:
+                native.rouse()
 
     def prepare(self, device: int) -> None:
         """Shows the pools to a CUDA device, those of nodes that come later, too."""

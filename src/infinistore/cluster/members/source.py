@@ -6,6 +6,7 @@ One thread serves all clients of a process: gRPC's asyncio part wants one event 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 
@@ -17,6 +18,7 @@ from infinistore.errors import ConfigError, ConnectError, LinkError, UsageError
 
 READER_TTL_S = 5.0  # a reader has no lease: this sets how often it asks whether etcd is there
 FIRST_VIEW_S = 5.0
+MARK_S = 5.0  # for the registry to take a namespace in which values are replaced
 
 
 class _Loop:
@@ -94,11 +96,19 @@ class EtcdSource:
         """Waits for the registry, unless it knew when it answered last. Raises `LinkError`."""
         if self._loop is None or namespace in self._membership.replacing:
             return
-        marking = self._membership.mark_replacing(namespace)
+        marking = asyncio.run_coroutine_threadsafe(
+            self._membership.mark_replacing(namespace), self._loop.loop
+        )
         try:
-            asyncio.run_coroutine_threadsafe(marking, self._loop.loop).result()
+            marking.result(MARK_S)
         except RegistryError as error:
             raise LinkError(str(error)) from error
+        except concurrent.futures.TimeoutError:
+            marking.cancel()
+            raise LinkError(
+                f"the registry has not answered for {MARK_S:.0f} s: a first replacement in the "
+                f"namespace {namespace!r} has to be told to it; try again later"
+            ) from None
 
     def close(self) -> None:
         loop, self._loop = self._loop, None

@@ -113,7 +113,7 @@ async def _copy(
     try:
         codes = await _bring(source.client, target, keys, size, buffer)
     finally:
-        stayed = source.moving.end_move(move)
+        stayed = source.moving.end_move(move) or [False] * len(keys)  # the server has stopped
     codes = [
         Code.MISSING if code is Code.OK and not has_stayed else code
         for code, has_stayed in zip(codes, stayed, strict=True)

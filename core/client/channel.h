@@ -110,6 +110,7 @@ class Channel final : public StreamOwner {
   bool begin_here(std::vector<std::unique_ptr<Request>>& requests);
   bool is_idle() const;
   bool none_waits() const;
+  bool may_send_here() const;
   void await_answer(const Operation& operation, Nanos until);
   bool take_inbox();
   void cancel_here(std::uint64_t operation_id);

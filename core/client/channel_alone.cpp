@@ -31,6 +31,13 @@ bool Channel::none_waits() const {
                                          [](const auto& queue) { return queue.waiting.empty(); });
 }
 
+// Whether a caller who holds `turn_` may send at once: there is a connection, and nobody was first.
+bool Channel::may_send_here() const {
+  if (!stream_ || !stream_->is_open() || !none_waits()) return false;
+  const MutexLock lock(mutex_);
+  return !is_stopped_ && inbox_.requests.empty();
+}
+
 // Whether it did: only a small request to an idle channel that is connected.
 //
 // From then on the thread is not woken by the socket: it would mostly be just too early for the
@@ -40,11 +47,7 @@ bool Channel::none_waits() const {
 bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests, bool is_awaited) {
   if (requests.size() != 1 || !is_small(*requests.front())) return false;
   if (!turn_.try_lock()) return false;
-  bool is_alone = stream_ && stream_->is_open() && is_idle();
-  if (is_alone) {
-    const MutexLock lock(mutex_);
-    is_alone = !is_stopped_ && inbox_.requests.empty();
-  }
+  const bool is_alone = flights_.empty() && may_send_here();
   bool must_wake = false;
   if (is_alone) {
     ++others_turns_;
@@ -67,11 +70,7 @@ bool Channel::send_alone(std::vector<std::unique_ptr<Request>>& requests, bool i
 // as long as a GPU takes for several requests.
 bool Channel::begin_here(std::vector<std::unique_ptr<Request>>& requests) {
   if (!requests.front()->uses_gpu() || !turn_.try_lock()) return false;
-  bool may_begin = stream_ && stream_->is_open() && none_waits();
-  if (may_begin) {
-    const MutexLock lock(mutex_);
-    may_begin = !is_stopped_ && inbox_.requests.empty();
-  }
+  const bool may_begin = may_send_here();
   if (may_begin) {
     ++others_turns_;
     stream_->watch(true);

@@ -15,9 +15,9 @@ namespace {
 // flight.
 constexpr std::uint64_t kPoolShareOfPuts = 4 * kPutShareOfPool;
 
-// One copy by a GPU.  Between two launches it writes nothing for some 10 us, so they are large;
-// but the first ones, so that they begin sooner, and the last, so that they end sooner.  What is
-// staged takes as much pinned memory.
+// One copy by a GPU.  The bus rests between two launches, so they are large; but the first ones, so
+// that they begin sooner, and the last, so that they end sooner.  What is staged takes as much
+// pinned memory.
 constexpr std::uint64_t kLaunchBytesMax = std::uint64_t{16} << 20;
 constexpr std::uint64_t kStagedBytesMax = std::uint64_t{8} << 20;
 constexpr std::uint64_t kFirstLaunchBytes = std::uint64_t{1} << 20;
@@ -117,24 +117,20 @@ void Client::submit(Call& call) {
   // Staged values live with their connection, so each is told of the end of all.
   const std::size_t count = call.spec.opcode == Opcode::kAbort ? channels_.size() : 1;
   call.begin(next_id_++, count, tells_completions_ ? &completions_ : nullptr);
-  for (std::size_t i = 0; i < count; ++i) send(i, make_call_request(call));
+  for (std::size_t i = 0; i < count; ++i) send(i, make_call_request(call), !tells_completions_);
 }
 
 void Client::post(CallSpec call) {
-  send(0, make_call_request(std::make_unique<Call>(std::move(call))));
+  send(0, make_call_request(std::make_unique<Call>(std::move(call))), !tells_completions_);
 }
 
 // Not awaited, so that the answer wakes the thread; whoever is awake already has an answer more.
-void Client::rouse() {
-  std::vector<std::unique_ptr<Request>> requests;
-  requests.push_back(make_call_request(std::make_unique<Call>(CallSpec{})));
-  channels_.front()->submit(std::move(requests), false, nullptr);
-}
+void Client::rouse() { send(0, make_call_request(std::make_unique<Call>(CallSpec{})), false); }
 
-void Client::send(std::size_t channel, std::unique_ptr<Request> request) {
+void Client::send(std::size_t channel, std::unique_ptr<Request> request, bool is_awaited) {
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(std::move(request));
-  channels_[channel]->submit(std::move(requests), !tells_completions_, nullptr);
+  channels_[channel]->submit(std::move(requests), is_awaited, nullptr);
 }
 
 void Client::cancel(const Operation& operation) {

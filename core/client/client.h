@@ -63,7 +63,7 @@ class Client {
   static Result<std::unique_ptr<Client>> connect_or_throw(ClientOptions options,
                                                           const Clock& clock);
   void open_channel(TransportChoice choice);
-  void send(std::size_t channel, std::unique_ptr<Request> request);
+  void send(std::size_t channel, std::unique_ptr<Request> request, bool is_awaited);
   void look_at_sockets(const Operation& operation, Nanos patience);
   std::vector<std::vector<std::uint32_t>> spread(const KeyList& keys) const;
   std::vector<std::unique_ptr<Request>> cut(Batch& batch,

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 
 #include "core/base/checksum.h"
 #include "core/client/client_fixture.h"
@@ -217,6 +218,25 @@ TEST_CASE("what was cancelled is refused when it is granted, found or leased") {
   CHECK(was_cancelled);
   CHECK(released == std::vector<std::uint64_t>{99});
   CHECK(memory.bytes == before);
+}
+
+TEST_CASE("who waits awake near the end is not told of an end before there is one") {
+  Batch batch(BatchSpec{});
+  batch.begin(1, 4, nullptr, nullptr, true);
+  CHECK_FALSE(batch.wait(kMillisecond));
+  batch.end_part(nullptr);
+  batch.end_part(nullptr);
+  CHECK_FALSE(batch.wait(kMillisecond));  // awake
+  CHECK_FALSE(batch.wait(kMillisecond));  // as any other
+  std::thread peer([&batch] {
+    batch.end_part(nullptr);
+    batch.end_part(nullptr);
+  });
+  CHECK(batch.wait(-1));
+  peer.join();
+  Batch nothing(BatchSpec{});
+  nothing.begin(2, 0, nullptr, nullptr, true);
+  CHECK(nothing.wait(0));
 }
 
 TEST_CASE("completions wake their reader once, and tell each end once") {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -32,7 +33,7 @@ from infinistore import (
     UsageError,
 )
 from server_process import ServerProcess
-from waiting import until
+from waiting import freeze, until
 
 pytestmark = pytest.mark.usefixtures("no_faults")
 Arrays = Callable[..., DeviceArray]
@@ -402,6 +403,50 @@ def test_a_gpu_that_fails_leaves_the_requests_of_others_alone(
     assert client.stats()["client_disconnects"] == 0
     assert client.read_cache(data, BLOCKS, BLOCK).wait(20).all_ok
     assert np.array_equal(data, pattern(SIZE, 1))
+
+
+# ---- the server: a long batch wakes it, and its first request leaves from the caller ----
+
+LONG = [(f"long{i}", 4 * i) for i in range(2_000)]
+
+
+@pytest.mark.parametrize("verb", ["write_cache", "read_cache"])
+def test_a_server_that_stands_still_ends_a_long_batch(
+    verb: str, device_array: Arrays, start_server: Any, connect: Any
+) -> None:
+    server = start_server()
+    client = connect(server, transport="shm", progress_timeout_s=0.3)
+    array = device_array(8_000).upload(pattern(8_000, 1))
+    assert client.write_cache(array, LONG, 4).wait(20).all_ok
+    freeze(server.pid)
+    batch = getattr(client, verb)(array, LONG, 4)
+    outcomes = batch.wait(20)
+    os.kill(server.pid, signal.SIGCONT)
+    assert set(outcomes) == {Code.TIMEOUT}
+    until(lambda: client.read_cache(array, LONG, 4).wait(20).all_ok)  # by a new connection
+    assert np.array_equal(array.download(), pattern(8_000, 1))
+
+
+@pytest.mark.parametrize("verb", ["write_cache", "read_cache"])
+def test_a_server_that_has_died_ends_a_long_batch(
+    verb: str, device_array: Arrays, start_server: Any, connect: Any
+) -> None:
+    server = start_server()
+    client = connect(server, transport="shm")
+    array = device_array(8_000).upload(pattern(8_000, 1))
+    assert client.write_cache(array, LONG, 4).wait(20).all_ok
+    server.kill()
+    outcomes = getattr(client, verb)(array, LONG, 4).wait(20)
+    assert set(outcomes) == {Code.DISCONNECTED}
+
+
+def test_a_client_that_is_closed_refuses_a_long_batch(
+    client: infinistore.Client, device_array: Arrays
+) -> None:
+    array = device_array(8_000)
+    client.close()
+    with pytest.raises(InfiniStoreError, match="closed"):
+        client.write_cache(array, LONG, 4)
 
 
 def test_a_gpu_that_is_slow_is_not_the_servers_fault(

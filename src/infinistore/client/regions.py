@@ -131,7 +131,7 @@ def _is_dense(tensor: Any) -> bool:
     layout = getattr(tensor, "layout", None)
     torch = sys.modules.get("torch")
     if torch is not None and layout is torch.strided:
-        return True  # its name would take longer than all the rest
+        return True  # mostly, and without asking for its name
     return layout is None or str(layout) == "torch.strided"
 
 
@@ -139,7 +139,7 @@ def _place_of_tensor(tensor: Any) -> Place:
     torch = sys.modules["torch"]  # whoever has such a tensor has loaded it
     device = int(tensor.get_device())
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw_stream is not None:  # a tenth of what it takes to make an object of it
+    if raw_stream is not None:  # without making an object of it
         return Place(device, int(raw_stream(device)))
     return Place(device, int(torch.cuda.current_stream(device).cuda_stream))
 

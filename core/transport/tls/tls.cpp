@@ -158,6 +158,14 @@ bool Tls::shake_hands() noexcept {
 }
 
 std::ptrdiff_t Tls::receive(std::span<const iovec> pieces) noexcept {
+  const auto got = take(pieces);
+  // What a send waited for may have come here: the end of the handshake, behind which the peer may
+  // say nothing before it hears us.
+  if (library_.ssl_is_init_finished(ssl_) != 0) send_awaits_bytes_ = false;
+  return got;
+}
+
+std::ptrdiff_t Tls::take(std::span<const iovec> pieces) noexcept {
   library_.error_clear();
   receive_awaits_room_ = false;
   std::ptrdiff_t total = 0;

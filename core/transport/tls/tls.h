@@ -62,6 +62,7 @@ class Tls {
   static const bio_method_st* socket_method(const TlsLibrary& library);
 
   std::ptrdiff_t look() noexcept;
+  std::ptrdiff_t take(std::span<const iovec> pieces) noexcept;
   std::ptrdiff_t understand(SslAnswer answer, bool& awaits_other, int other);
   std::size_t join(std::span<const iovec> pieces, std::size_t offset);
 

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
 
@@ -133,6 +134,36 @@ TEST_CASE("by TLS frames and payloads of any size arrive in order, however they 
     CHECK(ends.one_owner.frames[4].body == std::string(5000, 'o'));
     CHECK(ends.one->moved_bytes() == ends.other->moved_bytes());
     CHECK(ends.one->queued_bytes() == 0);
+  }
+}
+
+TEST_CASE("what waited for the end of the handshake leaves though a read came to it first") {
+  Halves halves;
+  if (!halves.are_there()) return;
+  std::array<int, 2> sockets{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) ==
+          0);
+  const UniqueFd client_end(sockets[0]);
+  const UniqueFd server_end(sockets[1]);
+  const auto client = halves(client_end.get(), Tls::Side::kClient);
+  const auto server = halves(server_end.get(), Tls::Side::kServer);
+  std::string word = "word";
+  std::string room(100, '\0');
+  const std::array<iovec, 1> says{{{word.data(), word.size()}}};
+  const std::array<iovec, 1> hears{{{room.data(), room.size()}}};
+  const auto read = [&](Tls& tls) { return tls.receive(hears); };
+
+  CHECK(client->send(says) == -1);  // its first flight
+  CHECK(server->send(says) == -1);  // the server's
+  CHECK(client->send_awaits_bytes());
+  CHECK(server->send_awaits_bytes());
+  CHECK(read(*client) == -1);  // which ends the handshake here, and is answered
+  CHECK_FALSE(client->send_awaits_bytes());
+  CHECK(read(*server) == -1);
+  CHECK_FALSE(server->send_awaits_bytes());
+  for (auto* const tls : {client.get(), server.get()}) {
+    CHECK(tls->send(says) == 4);
+    CHECK(read(tls == client.get() ? *server : *client) == 4);
   }
 }
 

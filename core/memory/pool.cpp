@@ -228,6 +228,9 @@ std::byte* Pool::region_base(std::uint32_t region) const noexcept {
   return state_->regions[region].base();
 }
 int Pool::region_fd(std::uint32_t region) const noexcept { return state_->regions[region].fd(); }
+int Pool::region_read_only_fd(std::uint32_t region) const noexcept {
+  return state_->regions[region].read_only_fd();
+}
 
 bool Pool::has_huge_pages() const noexcept {
   return std::ranges::all_of(state_->regions, &Region::has_huge_pages);

@@ -65,6 +65,7 @@ class Pool {
   std::uint64_t region_bytes(std::uint32_t region) const noexcept;
   std::byte* region_base(std::uint32_t region) const noexcept;
   int region_fd(std::uint32_t region) const noexcept;
+  int region_read_only_fd(std::uint32_t region) const noexcept;  // -1: there is no /proc
   bool has_huge_pages() const noexcept;
 
   // Whether exactly the pages under `owned`, each once, are allocated.  Empty if so, else what is

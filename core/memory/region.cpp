@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -37,6 +38,12 @@ Result<UniqueFd> sized_memfd(std::uint64_t bytes, unsigned flags) {
 std::byte* map_shared(int fd, std::uint64_t bytes) noexcept {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   return base == MAP_FAILED ? nullptr : static_cast<std::byte*>(base);
+}
+
+// Descriptors that are handed over share how they were opened, so one for readers is opened anew.
+UniqueFd reopen_for_reading(int fd) {
+  const auto path = "/proc/self/fd/" + std::to_string(fd);
+  return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 }  // namespace
@@ -74,6 +81,9 @@ Result<Region> Region::create(std::uint64_t bytes, HugePages huge_pages) {
   if (::fcntl(region.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return setup_error("sealing failed", bytes);
   }
+  // A memfd begins with mode 0777: whoever holds a descriptor for reading could open it anew.
+  if (::fchmod(region.fd(), S_IRUSR) != 0) return setup_error("fchmod failed", bytes);
+  region.read_only_fd_ = reopen_for_reading(region.fd());
   ::madvise(base, bytes, MADV_DONTFORK);
   ::madvise(base, bytes, MADV_DONTDUMP);
   return region;
@@ -81,6 +91,7 @@ Result<Region> Region::create(std::uint64_t bytes, HugePages huge_pages) {
 
 Region::Region(Region&& other) noexcept
     : fd_(std::move(other.fd_)),
+      read_only_fd_(std::move(other.read_only_fd_)),
       base_(std::exchange(other.base_, nullptr)),
       bytes_(other.bytes_),
       has_huge_pages_(other.has_huge_pages_) {}

@@ -27,6 +27,8 @@ class Region {
   std::byte* base() const noexcept { return base_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
   int fd() const noexcept { return fd_.get(); }
+  // The same memory through a descriptor that nobody can map for writing; -1: there is no /proc.
+  int read_only_fd() const noexcept { return read_only_fd_.get(); }
   bool has_huge_pages() const noexcept { return has_huge_pages_; }
 
   // Backs the range with memory now, so that no later touch can fail.  False if there is none: what
@@ -38,6 +40,7 @@ class Region {
       : fd_(std::move(fd)), base_(base), bytes_(bytes), has_huge_pages_(has_huge_pages) {}
 
   UniqueFd fd_;
+  UniqueFd read_only_fd_;
   std::byte* base_;
   std::uint64_t bytes_;
   bool has_huge_pages_;

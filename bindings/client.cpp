@@ -151,6 +151,7 @@ std::unique_ptr<PyClient> connect(const std::string& host, std::uint16_t port,
       .transport = transport_of(setting<std::string>(config, "transport")),
       .tls = tls,
       .tls_ca_file = setting<std::string>(config, "tls_ca_file"),
+      .read_only = setting<bool>(config, "read_only"),
       .rdma_device = setting<std::string>(config, "rdma_device"),
       .channels = setting<std::size_t>(config, "channels"),
       .connect_timeout = nanos(setting<double>(config, "connect_timeout_s")),
@@ -293,6 +294,7 @@ nb::dict server_of(PyClient& client) {
   facts["version"] = server.version;
   facts["pool_bytes"] = server.pool_bytes;
   facts["transport"] = server.shares_memory ? "shm" : server.uses_rdma ? "rdma" : "tcp";
+  facts["read_only"] = server.reads_only;
   facts["no_sharing_reason"] = server.no_sharing_reason;
   facts["no_rdma_reason"] = server.no_rdma_reason;
   return facts;

@@ -56,6 +56,7 @@ ServerOptions convert(nb::handle options) {
           .rdma = option<std::string>(options, "rdma"),
           .rdma_device = option<std::string>(options, "rdma_device"),
           .token = option<std::string>(options, "token"),
+          .read_token = option<std::string>(options, "read_token"),
           .tenants = tenants(options),
           .tls_cert_file = option<std::string>(options, "tls_cert_file"),
           .tls_key_file = option<std::string>(options, "tls_key_file"),

@@ -54,6 +54,7 @@ class InProcessNode:
             rdma="off",
             rdma_device="",
             token="",
+            read_token="",
             tenants=[],
             tls_cert_file="",
             tls_key_file="",

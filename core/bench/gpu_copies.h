@@ -16,7 +16,7 @@ class GpuCopyLoop {
  public:
   // Registers `host`, which stays mapped as long as this lives.
   GpuCopyLoop(Gpu& gpu, MutableBytes host) noexcept
-      : gpu_(gpu), host_(host), registered_(host.data(), host.size()) {}
+      : gpu_(gpu), host_(host), registered_(host.data(), host.size(), true) {}
 
   // Block i at host + offsets[i] to or from device[i], in one launch; nanoseconds until it was
   // over, or why it failed.

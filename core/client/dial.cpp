@@ -25,12 +25,33 @@ Hello make_hello(const ClientOptions& options, const ClientIdentity& identity) {
   return hello;
 }
 
+bool is_read_only(const Greeting& greeting) noexcept {
+  return (greeting.welcome.capabilities & Welcome::kReadOnly) != 0;
+}
+
+// A server of before there were readers closes at a flag that it does not know, rather than give
+// one more than it asked for.
+Result<Greeting> greet(DialledLine line, const ClientOptions& options, const Hello& hello,
+                       DialDeadline deadline) {
+  const auto flags = options.read_only ? kFlagHelloReadOnly : std::uint16_t{0};
+  auto greeting = exchange_hello(line, hello, flags, deadline);
+  if (!greeting && options.read_only && greeting.code() == Code::kProtocol) {
+    return Error{Code::kProtocol,
+                 greeting.error().message + "; an older server does not know read_only: update it"};
+  }
+  if (greeting && options.read_only && !is_read_only(*greeting)) {
+    return Error{Code::kProtocol, "the server has not heard that this session may only read"};
+  }
+  return greeting;
+}
+
 ServerInfo server_of(const Greeting& greeting) {
   return {.incarnation = greeting.welcome.incarnation,
           .pool_bytes = greeting.welcome.pool_bytes,
           .version = greeting.server_version,
           .shares_memory = false,
           .uses_rdma = false,
+          .reads_only = is_read_only(greeting),
           .no_sharing_reason = {},
           .no_rdma_reason = {}};
 }
@@ -66,7 +87,7 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   if (!socket) return socket.error();
   auto hello = make_hello(options, identity);
   hello.nonce = over_tcp.welcome.nonce;
-  auto greeting = exchange_hello({.socket = socket->get()}, hello, deadline);
+  auto greeting = greet({.socket = socket->get()}, options, hello, deadline);
   if (!greeting) return greeting.error();
   if ((greeting->welcome.capabilities & Welcome::kSharedMemory) == 0) {
     return Error{Code::kSetup, "the server does not share its memory"};
@@ -74,7 +95,8 @@ Result<Dialled> dial_shared(const ClientOptions& options, const ClientIdentity& 
   if (greeting->welcome.incarnation != over_tcp.welcome.incarnation) {
     return Error{Code::kSetup, "another server listens on that unix socket"};
   }
-  auto pool = ClientPool::map(std::move(greeting->fds), greeting->welcome.region_bytes);
+  auto pool = ClientPool::map(std::move(greeting->fds), greeting->welcome.region_bytes,
+                              is_read_only(*greeting) ? PoolAccess::kRead : PoolAccess::kReadWrite);
   if (!pool) return pool.error();
   Dialled dialled{std::move(*socket), server_of(*greeting), std::move(*pool), {}, {}};
   dialled.server.shares_memory = true;
@@ -128,7 +150,7 @@ Result<Dialled> dial(const ClientOptions& options, const ClientIdentity& identit
   if (!secured) return secured.error();
   auto tls = std::move(*secured);
   const DialledLine line{.socket = socket->get(), .tls = tls.get()};
-  auto greeting = exchange_hello(line, make_hello(options, identity), deadline);
+  auto greeting = greet(line, options, make_hello(options, identity), deadline);
   if (!greeting) return greeting.error();
   auto server = server_of(*greeting);
   if (choice == TransportChoice::kAuto || choice == TransportChoice::kShm) {

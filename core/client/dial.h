@@ -29,6 +29,7 @@ struct ServerInfo {
   std::string version;
   bool shares_memory = false;
   bool uses_rdma = false;
+  bool reads_only = false;  // by our setting, or by the token
   // Why shared memory, or RDMA, is not used; empty: it is, or was not asked for.
   std::string no_sharing_reason;
   std::string no_rdma_reason;

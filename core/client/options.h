@@ -20,6 +20,7 @@ struct ClientOptions {
   TransportChoice transport;
   bool tls;                       // over TCP
   std::string tls_ca_file;        // who may vouch for the server; "": SSL_CERT_FILE, or the usual
+  bool read_only;                 // writes are refused; shared memory is mapped for reading
   std::string rdma_device;        // "": any; NAME or NAME:PORT
   std::size_t channels;           // over TCP and RDMA; shared memory takes one
   Nanos connect_timeout;          // until a connection counts as failed

@@ -7,6 +7,7 @@ namespace infinistore {
 namespace {
 
 constexpr unsigned kRegisterPortable = 1;  // for every context of this process
+constexpr unsigned kRegisterReadOnly = 8;  // not every device can: then blocks are staged
 
 // 3 ms for its registration.
 constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
@@ -16,6 +17,7 @@ constexpr std::size_t kChunkBytes = std::size_t{64} << 20;
 RegisteredMemory::RegisteredMemory(RegisteredMemory&& other) noexcept
     : base_(other.base_),
       bytes_(other.bytes_),
+      may_write_(other.may_write_),
       gpu_(std::exchange(other.gpu_, nullptr)),
       is_registered_(std::move(other.is_registered_)) {}
 
@@ -37,9 +39,10 @@ Error RegisteredMemory::cover(const Gpu& gpu, std::size_t offset, std::size_t by
     if (is_registered_[i]) continue;
     if (gpu_ == nullptr) gpu_ = &gpu;
     const CurrentContext current(*gpu_);
-    const auto error = gpu_->check(
-        gpu_->driver().host_register(base_ + i * kChunkBytes, chunk_bytes(i), kRegisterPortable),
-        "registering the server's memory");
+    const unsigned flags = may_write_ ? kRegisterPortable : kRegisterPortable | kRegisterReadOnly;
+    const auto error =
+        gpu_->check(gpu_->driver().host_register(base_ + i * kChunkBytes, chunk_bytes(i), flags),
+                    "registering the server's memory");
     if (error.code != Code::kOk) return error;
     is_registered_[i] = true;
   }

@@ -1,5 +1,6 @@
 #pragma once
-// RegisteredMemory: a mapping that GPUs may read and write, chunk by chunk as it is used.
+// RegisteredMemory: a mapping that GPUs may read, and write if it is so mapped, chunk by chunk as
+// it is used.
 //
 // Registering pins pages, 0.04 s for each GiB (measured), and populates those that are not there.
 
@@ -13,7 +14,9 @@ namespace infinistore {
 
 class RegisteredMemory {
  public:
-  RegisteredMemory(std::byte* base, std::size_t bytes) noexcept : base_(base), bytes_(bytes) {}
+  // Without `may_write` GPUs only read: registering for more fails where the mapping forbids it.
+  RegisteredMemory(std::byte* base, std::size_t bytes, bool may_write) noexcept
+      : base_(base), bytes_(bytes), may_write_(may_write) {}
   ~RegisteredMemory();  // before the mapping goes, and after all copies
   RegisteredMemory(RegisteredMemory&& other) noexcept;
   RegisteredMemory& operator=(RegisteredMemory&&) = delete;
@@ -26,6 +29,7 @@ class RegisteredMemory {
 
   std::byte* base_;
   std::size_t bytes_;
+  bool may_write_;
   const Gpu* gpu_ = nullptr;         // that registered it
   std::vector<bool> is_registered_;  // of each chunk; empty: none
 };

@@ -25,6 +25,7 @@ struct ServerOptions {
   std::string rdma;         // auto, on, off
   std::string rdma_device;  // "": any; NAME or NAME:PORT
   std::string token;        // opens all; empty: anybody, unless there are tenants
+  std::string read_token;   // opens all for reading; empty: none
   std::vector<Tenant> tenants;
   std::string tls_cert_file;  // PEM; empty: TCP's bytes travel as they are
   std::string tls_key_file;

@@ -21,6 +21,7 @@ ServerOptions some_options() {
           .rdma = "off",
           .rdma_device = "",
           .token = "",
+          .read_token = "",
           .tenants = {},
           .tls_cert_file = {},
           .tls_key_file = {},

@@ -17,8 +17,10 @@ bool equals_secret(const Nonce& shown, const Nonce& secret) noexcept {
 
 std::optional<Caller> identify(const ServerOptions& options, std::string_view token) noexcept {
   std::optional<Caller> found;
-  if (options.token.empty() ? options.tenants.empty() : equals_secret(token, options.token)) {
-    found = Caller{};
+  const bool is_open = options.tenants.empty() && options.read_token.empty();
+  if (options.token.empty() ? is_open : equals_secret(token, options.token)) found = Caller{};
+  if (!options.read_token.empty() && equals_secret(token, options.read_token)) {
+    found = Caller{.reads_only = true};
   }
   for (const auto& tenant : options.tenants) {
     if (equals_secret(token, tenant.token)) found = Caller{.tenant = &tenant};

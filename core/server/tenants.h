@@ -17,6 +17,7 @@ bool equals_secret(const Nonce& shown, const Nonce& secret) noexcept;
 // Who shows a token: a tenant, or (null) who may see all.
 struct Caller {
   const Tenant* tenant = nullptr;
+  bool reads_only = false;
 };
 
 // nullopt: the token is nobody's.  Looks at all of them, however early one fits.

@@ -140,15 +140,11 @@ Result<Answer> read_answer(const DialledLine& line, DialDeadline deadline,
   return read;
 }
 
-Result<Answer> exchange_with_fds(const DialledLine& line, Opcode opcode, std::uint64_t request_id,
-                                 const Body& body, DialDeadline deadline,
-                                 std::vector<UniqueFd>& fds) {
-  const auto header = encode_header({.opcode = opcode,
-                                     .flags = 0,
-                                     .request_id = request_id,
-                                     .body_bytes = static_cast<std::uint32_t>(body.size()),
-                                     .payload_bytes = 0},
-                                    body);
+// The header's `body_bytes` are the body's.
+Result<Answer> exchange_with_fds(const DialledLine& line, FrameHeader asked, const Body& body,
+                                 DialDeadline deadline, std::vector<UniqueFd>& fds) {
+  asked.body_bytes = static_cast<std::uint32_t>(body.size());
+  const auto header = encode_header(asked, body);
   std::vector<std::byte> frame(header.begin(), header.end());
   frame.insert(frame.end(), body.begin(), body.end());
   const auto sent = send_all(line, frame, deadline);
@@ -162,7 +158,7 @@ Result<Answer> exchange_with_fds(const DialledLine& line, Opcode opcode, std::ui
 Result<Answer> exchange(DialledLine line, Opcode opcode, std::uint64_t request_id, const Body& body,
                         DialDeadline deadline) {
   std::vector<UniqueFd> fds;
-  return exchange_with_fds(line, opcode, request_id, body, deadline, fds);
+  return exchange_with_fds(line, {.opcode = opcode, .request_id = request_id}, body, deadline, fds);
 }
 
 Error read_refusal(int socket, const Error& otherwise, DialDeadline deadline) {
@@ -175,10 +171,12 @@ Error read_refusal(int socket, const Error& otherwise, DialDeadline deadline) {
   return passes ? Error{refusal->code, std::string(refusal->message)} : otherwise;
 }
 
-Result<Greeting> exchange_hello(DialledLine line, const Hello& hello, DialDeadline deadline) {
+Result<Greeting> exchange_hello(DialledLine line, const Hello& hello, std::uint16_t flags,
+                                DialDeadline deadline) {
   std::vector<UniqueFd> fds;
-  auto answer =
-      exchange_with_fds(line, Opcode::kHello, kHelloRequestId, encode(hello), deadline, fds);
+  auto answer = exchange_with_fds(
+      line, {.opcode = Opcode::kHello, .flags = flags, .request_id = kHelloRequestId},
+      encode(hello), deadline, fds);
   if (!answer) return answer.error();
   auto greeting = understand(answer->opcode, answer->body);
   if (greeting) greeting->fds = std::move(fds);

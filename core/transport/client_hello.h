@@ -36,9 +36,10 @@ struct DialledLine {
 Result<Answer> exchange(DialledLine line, Opcode opcode, std::uint64_t request_id, const Body& body,
                         DialDeadline deadline);
 
-// Sends `hello` over a fresh line and reads the answer, no byte more.  Waits, at most until
-// `deadline`.
-Result<Greeting> exchange_hello(DialledLine line, const Hello& hello, DialDeadline deadline);
+// Sends `hello`, with its frame's `flags`, over a fresh line and reads the answer, no byte more.
+// Waits, at most until `deadline`.
+Result<Greeting> exchange_hello(DialledLine line, const Hello& hello, std::uint16_t flags,
+                                DialDeadline deadline);
 
 // Of a server that answers a handshake of TLS with a frame: kOverloaded or kDraining if that is
 // what it says in it; `otherwise` in all other cases.

@@ -25,6 +25,7 @@ struct RawHeader {
 static_assert(sizeof(RawHeader) == kHeaderBytes);
 
 std::uint16_t flags_allowed(Opcode opcode) noexcept {
+  if (opcode == Opcode::kHello) return kFlagHelloReadOnly;
   if (opcode == Opcode::kFill) return kFlagFillCancelled | kFlagFillExposed;
   if (opcode == Opcode::kGet) return kFlagGetUpTo | kFlagGetTakesCopy | kFlagGetExposed;
   if (opcode == Opcode::kData) return kFlagDataCopied | kFlagDataPlaced;

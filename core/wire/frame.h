@@ -43,6 +43,7 @@ enum class Opcode : std::uint8_t {
 };
 inline constexpr std::uint8_t kOpcodeLast = 24;
 
+inline constexpr std::uint16_t kFlagHelloReadOnly = 1;  // HELLO
 inline constexpr std::uint16_t kFlagFillCancelled = 1;  // FILL
 inline constexpr std::uint16_t kFlagFillExposed = 2;    // FILL
 inline constexpr std::uint16_t kFlagGetUpTo = 1;        // GET

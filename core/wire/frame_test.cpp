@@ -91,6 +91,15 @@ TEST_CASE("a header that breaks a bound is refused") {
   }
 }
 
+TEST_CASE("HELLO has one flag") {
+  const auto hello = [](std::uint16_t flags) {
+    return decode_header(encode_header(
+        {.opcode = Opcode::kHello, .flags = flags, .request_id = 1, .body_bytes = 0}, {}));
+  };
+  CHECK(hello(kFlagHelloReadOnly).has_value());
+  CHECK_FALSE(hello(2).has_value());
+}
+
 TEST_CASE("random headers never pass a bound") {
   std::mt19937_64 random(1);
   std::size_t passed = 0;

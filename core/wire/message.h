@@ -48,7 +48,8 @@ struct Hello {
 
 struct Welcome {
   static constexpr std::uint64_t kSharedMemory = 1;
-  static constexpr std::uint64_t kRdma = 2;  // ATTACH is answered
+  static constexpr std::uint64_t kRdma = 2;      // ATTACH is answered
+  static constexpr std::uint64_t kReadOnly = 4;  // what writes is refused
 
   std::uint16_t version = 1;
   std::uint32_t worker_index = 0;

@@ -209,6 +209,9 @@ class ServerConfig(_Config):
         secret=True,
     )
     token_file: str = _setting("", "File with the token, readable by its owner only.")
+    read_token_file: str = _setting(
+        "", "File with a second token, whose sessions only read; with token or tenants_file."
+    )
     tenants_file: str = _setting(
         "", "TOML file with a table for each tenant: token, quota, admin; docs/security.md."
     )
@@ -300,6 +303,9 @@ class ClientConfig(_Config):
         "auto",
         "auto: shared memory on the same machine, else RDMA if both ends have it, else TCP.",
         choices=("auto", "shm", "rdma", "tcp"),
+    )
+    read_only: bool = _setting(
+        False, "Never write: shared memory is mapped for reading only, and writes are refused."
     )
     rdma_device: str = _setting(
         "", "RDMA device to use, NAME or NAME:PORT; empty: the one that reaches the server."
@@ -422,17 +428,37 @@ def _read_table(path: Path, config: type[_Config]) -> Mapping[str, object]:
 
 def read_token(config: ServerConfig) -> str:
     """The token itself, from the setting or from its file. Raises `ConfigError`."""
-    token = _read_token_file(config) if config.token_file else config.token
+    token = config.token
+    if config.token_file:
+        token = _read_token_file(config.token_file, "token_file")
+    return _of_fitting_length(token, "the token")
+
+
+def read_readers_token(config: ServerConfig, token: str) -> str:
+    """The token of who may only read; empty: there is none. Raises `ConfigError`."""
+    if not config.read_token_file:
+        return ""
+    if not (token or config.tenants_file):
+        raise ConfigError(
+            "read_token_file is set but no token: anybody could write; set token_file too"
+        )
+    readers = _read_token_file(config.read_token_file, "read_token_file")
+    if readers == token:
+        raise ConfigError("read_token_file holds the token of those who write; make another")
+    return _of_fitting_length(readers, "read_token_file's token")
+
+
+def _of_fitting_length(token: str, what: str) -> str:
     if len(token.encode()) > TOKEN_BYTES_MAX:
-        raise ConfigError(f"the token is longer than {TOKEN_BYTES_MAX} bytes; take a shorter one")
+        raise ConfigError(f"{what} is longer than {TOKEN_BYTES_MAX} bytes; take a shorter one")
     return token
 
 
-def _read_token_file(config: ServerConfig) -> str:
-    path = Path(config.token_file)
-    token = check_secret_file(path, "token_file").strip()
+def _read_token_file(file: str, setting: str) -> str:
+    path = Path(file)
+    token = check_secret_file(path, setting).strip()
     if not token:
-        raise ConfigError(f"token_file {path} is empty; write the token into it")
+        raise ConfigError(f"{setting} {path} is empty; write the token into it")
     return token
 
 

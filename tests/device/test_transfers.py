@@ -321,3 +321,21 @@ def test_a_pool_that_cuda_does_not_take_is_reached_by_way_of_pinned_memory(
     assert driver.counter("registered_bytes") == 0
     assert copied(driver, "bytes_to_host", before) == data.nbytes
     assert copied(driver, "bytes_to_device", before) == data.nbytes
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_who_only_reads_registers_the_pool_for_reading_or_stages(
+    driver: FakeDriver, device_array: Arrays, connect: Any, is_taken: bool
+) -> None:
+    data = noise(8 * 4100)
+    blocks = [(f"k{i}", i * 4100) for i in range(8)]
+    connect(transport="tcp").write_cache(data, blocks, 4100).wait()
+    reader = connect(transport="shm", read_only=True)
+    if not is_taken:
+        driver.fail("cuMemHostRegister_v2", NOT_SUPPORTED, ALWAYS)
+    target = device_array(data.nbytes)
+    assert reader.read_cache(target, blocks, 4100).wait().all_ok
+    assert np.array_equal(target.download(), data)
+    assert (driver.counter("registered_bytes") > 0) == is_taken
+    with pytest.raises(UsageError, match="read_only"):
+        reader.write_cache(target, blocks, 4100)

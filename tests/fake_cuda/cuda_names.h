@@ -65,6 +65,7 @@ namespace fake_cuda {
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventFlags = 0b111;
 inline constexpr unsigned kHostPortable = 1;
+inline constexpr unsigned kHostReadOnly = 8;
 inline constexpr unsigned kMemoryTypeHost = 1;
 inline constexpr unsigned kMemoryTypeDevice = 2;
 inline constexpr std::uintptr_t kLegacyStream = 1;

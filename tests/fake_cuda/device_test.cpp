@@ -3,6 +3,7 @@
 // INFINISTORE_CUDA_LIBRARY names the double, which this program is linked with as well.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -234,7 +235,7 @@ TEST_CASE("memory is registered once, chunk by chunk, and given back") {
   constexpr std::size_t kBytes = std::size_t{130} << 20;
   std::vector<std::byte> memory(kBytes);
   {
-    RegisteredMemory registered(memory.data(), kBytes);
+    RegisteredMemory registered(memory.data(), kBytes, true);
     CHECK(registered.cover(gpu(), 5, 10).code == Code::kOk);
     CHECK(fake_cuda_counter("registered_ranges") == 1);
     CHECK(registered.cover(gpu(), (std::size_t{64} << 20) - 1, 2).code == Code::kOk);
@@ -244,6 +245,22 @@ TEST_CASE("memory is registered once, chunk by chunk, and given back") {
     CHECK(fake_cuda_counter("registered_bytes") == kBytes);
   }
   CHECK(fake_cuda_counter("registered_bytes") == 0);
+}
+
+TEST_CASE("what is mapped for reading is registered for reading") {
+  constexpr std::size_t kBytes = std::size_t{1} << 20;
+  void* const base = ::mmap(nullptr, kBytes, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(base != MAP_FAILED);
+  {
+    RegisteredMemory for_writing(static_cast<std::byte*>(base), kBytes, true);
+    CHECK(for_writing.cover(gpu(), 0, kBytes).code == Code::kSetup);
+    RegisteredMemory for_reading(static_cast<std::byte*>(base), kBytes, false);
+    CHECK(for_reading.cover(gpu(), 0, kBytes).code == Code::kOk);
+    RegisteredMemory moved = std::move(for_reading);
+    CHECK(fake_cuda_counter("registered_bytes") == kBytes);
+  }
+  CHECK(fake_cuda_counter("registered_bytes") == 0);
+  ::munmap(base, kBytes);
 }
 
 }  // namespace infinistore

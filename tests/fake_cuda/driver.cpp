@@ -490,7 +490,9 @@ FAKE_CUDA_API CUresult cuMemFreeHost(void* memory) {
 FAKE_CUDA_API CUresult cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   return call(__func__, Needs::kContext, [&] {
     const bool is_portable = (flags & fake_cuda::kHostPortable) != 0;
-    return Memory::all().register_host(*current_context(), memory, bytes, is_portable);
+    const bool is_read_only = (flags & fake_cuda::kHostReadOnly) != 0;
+    return Memory::all().register_host(*current_context(), memory, bytes, is_portable,
+                                       is_read_only);
   });
 }
 

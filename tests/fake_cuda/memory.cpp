@@ -20,12 +20,13 @@ auto range_at(Ranges& ranges, std::uintptr_t address) {
 
 // Gives all pages of a range their memory, as pinning does.  False: some are not mapped, or may
 // not be written.
-bool populate(void* memory, std::size_t bytes) {
+bool populate(void* memory, std::size_t bytes, bool is_read_only) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(memory) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(memory) + bytes;
   auto* const first = reinterpret_cast<void*>(begin);
-  if (::madvise(first, end - begin, MADV_POPULATE_WRITE) == 0) return true;
+  const int how = is_read_only ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
+  if (::madvise(first, end - begin, how) == 0) return true;
   // An older kernel has neither.
   return errno == EINVAL && ::madvise(first, end - begin, MADV_POPULATE_READ) != 0 &&
          errno == EINVAL;
@@ -96,12 +97,12 @@ bool Memory::overlaps_locked(std::uintptr_t address, std::size_t bytes) const {
 }
 
 CUresult Memory::register_host(const Context& context, void* memory, std::size_t bytes,
-                               bool is_portable) {
+                               bool is_portable, bool is_read_only) {
   if (memory == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
   const std::unique_lock lock(mutex_);
   if (overlaps_locked(address, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  if (!populate(memory, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!populate(memory, bytes, is_read_only)) return CUDA_ERROR_INVALID_VALUE;
   host_[address] = {
       .context = &context, .bytes = bytes, .is_portable = is_portable, .is_pinned = false};
   return CUDA_SUCCESS;

@@ -46,7 +46,9 @@ class Memory {
   CUresult allocate_host(const Context& context, std::size_t bytes, bool is_portable,
                          void** memory);
   CUresult free_host(void* memory);
-  CUresult register_host(const Context& context, void* memory, std::size_t bytes, bool is_portable);
+  // As CUDA: what is mapped for reading can only be registered so.
+  CUresult register_host(const Context& context, void* memory, std::size_t bytes, bool is_portable,
+                         bool is_read_only);
   CUresult unregister_host(void* memory);
 
   // What cuPointerGetAttribute tells.

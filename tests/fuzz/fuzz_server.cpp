@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
                               .rdma = "off",
                               .rdma_device = "",
                               .token = "",
+                              .read_token = "",
                               .tenants = {},
                               .tls_cert_file = {},
                               .tls_key_file = {},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import mmap
+import os
 import stat
 import struct
 import subprocess
@@ -15,20 +17,37 @@ import pytest
 
 import infinistore
 import wire_client as wire
+from infinistore.config import ServerConfig, read_readers_token
 from infinistore.server.admin import ROUTES
 from server_process import ServerProcess
 from wire_client import WireClient
 
 TOKEN = "t0p-s3cret-of-this-test"
+READ_TOKEN = "s3cret-of-those-who-read"
 KEY, VALUE = b"key-of-the-owner", b"value of the owner" * 100
 SPACE = "space-of-the-owner"
-WRONG = ("", "wrong", TOKEN[:-1], TOKEN * 2, TOKEN.upper(), TOKEN + "\n", "\u00e9" * 8)
+WRONG = (
+    "",
+    "wrong",
+    TOKEN[:-1],
+    READ_TOKEN[:-1],
+    READ_TOKEN * 2,
+    TOKEN * 2,
+    TOKEN.upper(),
+    TOKEN + "\n",
+    "\u00e9" * 8,
+)
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[ServerProcess]:
-    """A server with a token, which holds one value."""
-    running = ServerProcess(environment={"INFINISTORE_TOKEN": TOKEN})
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with a token and one for readers, which holds one value."""
+    readers = tmp_path_factory.mktemp("secret") / "readers"
+    readers.write_text(READ_TOKEN + "\n")
+    readers.chmod(0o600)
+    running = ServerProcess(
+        f"--read-token-file={readers}", environment={"INFINISTORE_TOKEN": TOKEN}
+    )
     try:
         with WireClient(running.address, token=TOKEN.encode(), space=SPACE.encode()) as owner:
             assert owner.put_value(KEY, VALUE) == [wire.OK]
@@ -37,6 +56,7 @@ def guarded() -> Iterator[ServerProcess]:
             assert owner.get_value(KEY, len(VALUE)) == (wire.OK, VALUE)
         assert running.stop() == 0
         assert TOKEN not in running.log()
+        assert READ_TOKEN not in running.log()
     finally:
         running.kill()
 
@@ -71,7 +91,13 @@ def answers(client: WireClient) -> bytes:
 
 
 def leaks(heard: bytes) -> list[str]:
-    secret = {"token": TOKEN.encode(), "key": KEY, "value": VALUE[:18], "space": SPACE.encode()}
+    secret = {
+        "token": TOKEN.encode(),
+        "readers": READ_TOKEN.encode(),
+        "key": KEY,
+        "value": VALUE[:18],
+        "space": SPACE.encode(),
+    }
     return [name for name, data in secret.items() if data in heard]
 
 
@@ -172,3 +198,86 @@ def test_a_wide_address_needs_a_token(flag: str, host: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert "--insecure" in ended.stderr
+
+
+# Answered with something else than a refusal: they change nothing.
+READS = (wire.GET, wire.MATCH, wire.EXISTS, wire.LEASE, wire.STATS, wire.PING)
+
+
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+@pytest.mark.parametrize("opcode", sorted(set(bodies()) | {wire.PING}))
+def test_a_readers_token_changes_nothing(guarded: ServerProcess, over: str, opcode: int) -> None:
+    """Whatever the opcode: it reads, is refused, is not heard, or ends the connection."""
+    greeting = {"space": SPACE.encode(), "token": READ_TOKEN.encode()}
+    with WireClient(guarded.address, **greeting) as first:
+        nonce = first.nonce
+    address = guarded.address if over == "tcp" else guarded.unix_path
+    with WireClient(address, nonce=nonce, **greeting) as reader:
+        assert reader.welcome is not None
+        assert reader.welcome.opcode == wire.WELCOME
+        reader.send(wire.frame(opcode, 2, bodies().get(opcode, b"")))
+        if opcode in (wire.PUT, wire.ERASE, wire.ABORT, wire.SUSPECT):
+            refused = reader.receive()
+            assert (refused.opcode, refused.request_id) == (wire.ERROR, 2)
+            assert refused.error[0] == wire.UNAUTHORIZED
+            assert "may only read" in refused.error[1]
+        elif opcode in READS:
+            assert reader.receive().opcode != wire.ERROR
+    with WireClient(guarded.address, **greeting) as after:
+        assert after.get_value(KEY, len(VALUE)) == (wire.OK, VALUE)
+
+
+def test_a_readers_token_maps_the_pool_for_reading_only(guarded: ServerProcess) -> None:
+    greeting = {"space": SPACE.encode(), "token": READ_TOKEN.encode()}
+    with (
+        WireClient(guarded.address, **greeting) as first,
+        WireClient(guarded.unix_path, nonce=first.nonce, **greeting) as reader,
+    ):
+        assert reader.fds
+        for fd in reader.fds:
+            mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ).close()
+            with pytest.raises(PermissionError):
+                mmap.mmap(fd, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.pwrite(fd, b"x", 0)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_a_readers_token_asks_and_stops_nothing(guarded: ServerProcess, route: object) -> None:
+    method, path = route.method, route.path  # type: ignore[attr-defined]
+    status, body = ask(guarded, method, path, READ_TOKEN)
+    if path in ("/purge", "/drain", "/verify", "/integrity"):
+        assert status == 403
+        assert b"for reading only" in body
+    else:
+        assert method == "GET" or path == "/explain"
+        assert status in (200, 400)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_client_with_a_readers_token_reads_without_asking_for_it(
+    guarded: ServerProcess, transport: str
+) -> None:
+    with infinistore.connect(guarded.url, SPACE, READ_TOKEN, transport=transport) as reader:
+        assert reader.server["read_only"]
+        target = bytearray(len(VALUE))
+        assert reader.read_cache(target, [(KEY, 0)], len(VALUE)).wait().all_ok
+        assert target == VALUE
+        with pytest.raises(infinistore.AuthError, match="may only read"):
+            reader.delete([KEY])
+        assert reader.write_cache(target, [("new", 0)], len(VALUE)).wait() == [
+            infinistore.Code.UNAUTHORIZED
+        ]
+        assert reader.exists([KEY, "new"]) == [True, False]
+        reader.close()
+
+
+def test_a_readers_token_alone_would_let_anybody_write(tmp_path: Path) -> None:
+    (tmp_path / "readers").write_text(READ_TOKEN)
+    (tmp_path / "readers").chmod(0o600)
+    config = ServerConfig(read_token_file=str(tmp_path / "readers"))
+    with pytest.raises(infinistore.ConfigError, match="anybody could write"):
+        read_readers_token(config, "")
+    with pytest.raises(infinistore.ConfigError, match="make another"):
+        read_readers_token(config, READ_TOKEN)
+    assert read_readers_token(config, TOKEN) == READ_TOKEN

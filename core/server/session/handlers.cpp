@@ -11,6 +11,9 @@
 namespace infinistore {
 namespace {
 
+constexpr std::string_view kReadsOnly =
+    "this session may only read: write with a token that allows it, connected without read_only";
+
 // What a tenant may ask: of each, its handler sees to it that nothing of others is touched.
 bool is_within_a_namespace(Opcode opcode) noexcept {
   switch (opcode) {
@@ -31,11 +34,21 @@ bool is_within_a_namespace(Opcode opcode) noexcept {
   }
 }
 
+// What changes what others find.  SUSPECT does: a value that is damaged is dropped.
+bool writes(Opcode opcode) noexcept {
+  return opcode == Opcode::kPut || opcode == Opcode::kErase || opcode == Opcode::kAbort ||
+         opcode == Opcode::kSuspect;
+}
+
 }  // namespace
 
 bool Session::handle(const FrameHeader& header, Bytes body) {
   if (caller_.tenant != nullptr && !is_within_a_namespace(header.opcode)) {
     refuse(Code::kUnauthorized, "this is about the whole server, and the token is a tenant's");
+    return true;
+  }
+  if (reads_only_ && writes(header.opcode)) {
+    fail_request(header.request_id, Code::kUnauthorized, kReadsOnly);
     return true;
   }
   switch (header.opcode) {
@@ -108,6 +121,7 @@ bool Session::hello(const FrameHeader& header, Bytes body) {
                                   "starts anew");
     return true;
   }
+  reads_only_ = caller_.reads_only || (header.flags & kFlagHelloReadOnly) != 0;
   space_ = *space;
   space_use_ = &context_.store.use_of(space_);
   state_ = State::kServes;
@@ -119,7 +133,7 @@ bool Session::hello(const FrameHeader& header, Bytes body) {
        .boot_id = context_.identity.boot_id,
        .nonce = context_.identity.nonce,
        .pool_bytes = context_.store.pool().capacity_bytes(),
-       .capabilities = 0,
+       .capabilities = reads_only_ ? Welcome::kReadOnly : 0,
        .unix_path = caller_.tenant == nullptr ? context_.options.unix_socket : std::string_view{},
        .server_version = context_.options.version,
        .region_bytes = {}});

@@ -103,6 +103,7 @@ class Session final : private ConnectionOwner {
   SessionHost& host_;
   State state_ = State::kAwaitsHello;
   Caller caller_;
+  bool reads_only_ = false;  // by its token, or as it asked
   NamespaceId space_ = 0;
   SpaceUse* space_use_ = nullptr;      // the store's; once it serves
   std::size_t counted_open_ = 0;       // of ours, in the worker's metrics

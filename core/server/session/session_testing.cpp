@@ -137,22 +137,23 @@ std::optional<Frame> Peer::receive() {
   return frame;
 }
 
-Frame Peer::call(Opcode opcode, const Body& body) {
-  const auto request_id = send(opcode, body);
+Frame Peer::call(Opcode opcode, const Body& body, std::uint16_t flags) {
+  const auto request_id = send(opcode, body, {}, flags);
   auto frame = receive();
   REQUIRE(frame.has_value());
   CHECK((frame->header.request_id == request_id || frame->header.opcode == Opcode::kError));
   return std::move(*frame);
 }
 
-Frame Peer::hello(std::string_view space, std::string_view token, Nonce nonce) {
+Frame Peer::hello(std::string_view space, std::string_view token, Nonce nonce,
+                  std::uint16_t flags) {
   Hello hello;
   hello.incarnation = 1;
   hello.nonce = nonce;
   hello.token = token;
   hello.space = space;
   hello.client_name = "test";
-  return call(Opcode::kHello, encode(hello));
+  return call(Opcode::kHello, encode(hello), flags);
 }
 
 Peer::Put Peer::begin_put(const std::vector<Item>& items, OnExists on_exists) {
@@ -292,6 +293,7 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
                .rdma = "off",
                .rdma_device = "",
                .token = given_.token,
+               .read_token = given_.read_token,
                .tenants = given_.tenants,
                .tls_cert_file = {},
                .tls_key_file = {},

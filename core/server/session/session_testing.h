@@ -40,9 +40,10 @@ class Peer {
   void send_as(std::uint64_t request_id, Opcode opcode, const Body& body, Bytes payload = {},
                std::uint16_t flags = 0);
   std::optional<Frame> receive();
-  Frame call(Opcode opcode, const Body& body);
+  Frame call(Opcode opcode, const Body& body, std::uint16_t flags = 0);
 
-  Frame hello(std::string_view space = "", std::string_view token = "", Nonce nonce = {});
+  Frame hello(std::string_view space = "", std::string_view token = "", Nonce nonce = {},
+              std::uint16_t flags = 0);
 
   // PUT up to GRANT: of one range each, whole values unless `ranges` says otherwise.
   struct Put {
@@ -85,6 +86,7 @@ class Peer {
 struct HarnessOptions {
   std::uint64_t pool_bytes = 8u << 20;
   std::string token = {};
+  std::string read_token = {};
   std::vector<Tenant> tenants = {};
   double stage_timeout_s = 30;
   bool without_fencing = false;

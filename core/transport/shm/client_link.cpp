@@ -23,6 +23,9 @@ class ShmLink final : public Link {
   bool shares_memory() const noexcept override { return true; }
 
   Result<Moved> fill(Transfer& transfer) override {
+    if (!pool_.may_write()) {
+      return Error{Code::kProtocol, "the server granted memory to who may only read"};
+    }
     if (transfer.gpu() != nullptr) return start_copy(transfer, Way::kToHost, true);
     std::vector<std::uint64_t> sums;
     if (!copy_all(transfer, Way::kToHost, sums)) return bad_extents();

@@ -29,7 +29,8 @@ struct Ends {
 
 // A client's link to a pool whose server is a bare socket.
 struct Pair : StreamOwner {
-  explicit Pair(bool verifies) : server(std::move(ends.server)) {
+  explicit Pair(bool verifies, PoolAccess access = PoolAccess::kReadWrite)
+      : server(std::move(ends.server)) {
     UniqueFd fd(::memfd_create("link-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     REQUIRE(::ftruncate(fd.get(), kPoolBytes) == 0);
     ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
@@ -38,9 +39,11 @@ struct Pair : StreamOwner {
     pool = {static_cast<std::byte*>(base), kPoolBytes};
     for (std::size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<std::byte>(i * 7);
     std::vector<UniqueFd> fds;
+    const auto path = "/proc/self/fd/" + std::to_string(fd.get());
+    if (access == PoolAccess::kRead) fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     fds.push_back(std::move(fd));
     const std::array<std::uint64_t, 1> sizes = {kPoolBytes};
-    auto mapped = ClientPool::map(std::move(fds), sizes);
+    auto mapped = ClientPool::map(std::move(fds), sizes, access);
     REQUIRE(mapped.ok());
     link = make_shm_link(stream, std::move(*mapped), verifies, crew, poller);
     const auto address = reinterpret_cast<std::uintptr_t>(target.data());
@@ -80,6 +83,15 @@ TEST_CASE("what is read from the pool is right, verified or not") {
     CHECK(std::ranges::equal(pair.target, pair.pool.subspan(4096, kBlock)));
     CHECK_FALSE(pair.transfer.is_corrupt[0]);
   }
+}
+
+TEST_CASE("what is mapped for reading is read, and a grant of it refused instead of written to") {
+  Pair pair(true, PoolAccess::kRead);
+  CHECK(pair.link->receive(pair.transfer).ok());
+  CHECK(std::ranges::equal(pair.target, pair.pool.subspan(4096, kBlock)));
+  const auto filled = pair.link->fill(pair.transfer);
+  REQUIRE_FALSE(filled.ok());
+  CHECK(filled.code() == Code::kProtocol);
 }
 
 TEST_CASE("a flipped byte is seen by who verifies, and only by him") {

@@ -12,7 +12,8 @@
 #include "core/base/limits.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; older headers lack the name
+#define MADV_POPULATE_READ 22  // Linux 5.14; older headers lack the names
+#define MADV_POPULATE_WRITE 23
 #endif
 
 namespace infinistore {
@@ -28,22 +29,22 @@ Error refusal(std::string what) {
 
 void ClientPool::Unmap::operator()(std::byte* base) const noexcept { ::munmap(base, bytes); }
 
-Result<ClientPool> ClientPool::map(std::vector<UniqueFd> fds,
-                                   std::span<const std::uint64_t> bytes) {
+Result<ClientPool> ClientPool::map(std::vector<UniqueFd> fds, std::span<const std::uint64_t> bytes,
+                                   PoolAccess access) {
   if (fds.size() != bytes.size() || fds.empty()) {
     return refusal(std::to_string(fds.size()) + " descriptors came for " +
                    std::to_string(bytes.size()) + " regions");
   }
-  ClientPool pool;
+  ClientPool pool(access);
   for (std::size_t i = 0; i < fds.size(); ++i) {
-    auto mapping = map_one(fds[i].get(), bytes[i]);
+    auto mapping = map_one(fds[i].get(), bytes[i], access);
     if (!mapping) return mapping.error();
     pool.regions_.push_back(std::move(*mapping));
   }
   return pool;
 }
 
-Result<ClientPool::Mapping> ClientPool::map_one(int fd, std::uint64_t bytes) {
+Result<ClientPool::Mapping> ClientPool::map_one(int fd, std::uint64_t bytes, PoolAccess access) {
   struct stat status{};
   if (::fstat(fd, &status) != 0) return refusal(std::strerror(errno));
   if (bytes == 0 || status.st_size < 0 || static_cast<std::uint64_t>(status.st_size) < bytes) {
@@ -53,7 +54,9 @@ Result<ClientPool::Mapping> ClientPool::map_one(int fd, std::uint64_t bytes) {
   // Shrunk while mapped, our next access would end this process.
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return refusal("a region is not sealed");
-  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const bool may_write = access == PoolAccess::kReadWrite;
+  void* const base =
+      ::mmap(nullptr, bytes, may_write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
     return Error{Code::kSetup,
                  std::string("mapping the server's pool failed: ") + std::strerror(errno)};
@@ -64,7 +67,7 @@ Result<ClientPool::Mapping> ClientPool::map_one(int fd, std::uint64_t bytes) {
   auto* const begin = static_cast<std::byte*>(base);
   return Mapping{.base = {begin, Unmap{bytes}},
                  .is_mapped = std::vector<bool>((bytes + kChunkBytes - 1) / kChunkBytes),
-                 .registered = RegisteredMemory(begin, bytes)};
+                 .registered = RegisteredMemory(begin, bytes, may_write)};
 }
 
 ClientPool::Mapping* ClientPool::region_of(const Extent& extent) noexcept {
@@ -87,7 +90,8 @@ std::optional<MutableBytes> ClientPool::bytes_of(const Extent& extent) noexcept 
     if (region.is_mapped[chunk]) continue;
     region.is_mapped[chunk] = true;
     const std::size_t at = chunk * kChunkBytes;
-    ::madvise(region.base.get() + at, std::min(kChunkBytes, size - at), MADV_POPULATE_WRITE);
+    ::madvise(region.base.get() + at, std::min(kChunkBytes, size - at),
+              may_write() ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   }
   return MutableBytes(region.base.get() + extent.offset, extent.bytes);
 }

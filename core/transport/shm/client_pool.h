@@ -14,13 +14,19 @@
 
 namespace infinistore {
 
+enum class PoolAccess : std::uint8_t { kReadWrite, kRead };
+
 class ClientPool {
  public:
   // Refuses descriptors that are smaller than said, or that could be shrunk under our feet.
-  static Result<ClientPool> map(std::vector<UniqueFd> fds, std::span<const std::uint64_t> bytes);
+  static Result<ClientPool> map(std::vector<UniqueFd> fds, std::span<const std::uint64_t> bytes,
+                                PoolAccess access);
 
   ClientPool(ClientPool&&) noexcept = default;
   ClientPool& operator=(ClientPool&&) noexcept = default;
+
+  // Who writes asks first: a write to what is mapped for reading ends the process.
+  bool may_write() const noexcept { return access_ == PoolAccess::kReadWrite; }
 
   // The memory of an extent, its pages mapped; nullopt: it is not inside of the pool.
   std::optional<MutableBytes> bytes_of(const Extent& extent) noexcept;
@@ -40,11 +46,12 @@ class ClientPool {
     RegisteredMemory registered;  // goes before the mapping
   };
 
-  ClientPool() = default;
-  static Result<Mapping> map_one(int fd, std::uint64_t bytes);
+  explicit ClientPool(PoolAccess access) noexcept : access_(access) {}
+  static Result<Mapping> map_one(int fd, std::uint64_t bytes, PoolAccess access);
   // Of an extent that is inside; nullptr: it is not.
   Mapping* region_of(const Extent& extent) noexcept;
 
+  PoolAccess access_;
   std::vector<Mapping> regions_;
 };
 

@@ -75,11 +75,17 @@ class ShmConnection final : public StreamConnection, private PollTarget {
 };
 
 void ShmConnection::welcome(std::uint64_t request_id, Welcome welcome) {
+  const bool reads_only = (welcome.capabilities & Welcome::kReadOnly) != 0;
   welcome.capabilities |= Welcome::kSharedMemory;
   std::vector<int> fds;
   for (std::uint32_t region = 0; region < pool_.region_count(); ++region) {
     welcome.region_bytes.push_back(pool_.region_bytes(region));
-    fds.push_back(pool_.region_fd(region));
+    fds.push_back(reads_only ? pool_.region_read_only_fd(region) : pool_.region_fd(region));
+    if (fds.back() < 0) {
+      owner_.on_failure(
+          {Code::kSetup, "the server has no /proc, without which no reader maps its memory"});
+      return;
+    }
   }
   stream_.attach_fds(std::move(fds));
   send(Opcode::kWelcome, request_id, encode(welcome));

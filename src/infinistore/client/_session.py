@@ -67,8 +67,9 @@ _watches_fork = False
 class Session:
     """One connection's calls, for any thread; a `Client` or `AsyncClient` waits for their ends."""
 
-    def __init__(self, native: NativeClient, url: str) -> None:
+    def __init__(self, native: NativeClient, url: str, read_only: bool = False) -> None:
         self.url = url
+        self._read_only = read_only
         self._native = native
         self._pid = os.getpid()
         self._is_closed = False
@@ -95,6 +96,7 @@ class Session:
         depths: Sequence[int] | None,
     ) -> Batch:
         """See `Client.write_cache`."""
+        self._check_may_write()
         pack, page_bytes, region = self._place(cache, blocks, page_size, unit, writable=False)
         held = region.place, region.keep
         return self._put(
@@ -131,6 +133,7 @@ class Session:
         depths: Sequence[int] | None,
     ) -> Batch:
         """See `Client.write_segments`."""
+        self._check_may_write()
         pack, range_bytes = self._place_segments(keys, segments)
         held = place_of(segments), segments.keep
         return self._put(
@@ -312,10 +315,12 @@ class Session:
 
     def erase(self, keys: Sequence[Key]) -> NativeCall | None:
         """None: there is nothing to ask."""
+        self._check_may_write()
         return self._call(keys, self._native.erase)
 
     def abort(self, keys: Sequence[Key]) -> NativeCall | None:
         """None: there is nothing to ask."""
+        self._check_may_write()
         return self._call(keys, self._native.abort)
 
     def _call(
@@ -400,6 +405,13 @@ class Session:
                 "connect() in the child"
             )
 
+    def _check_may_write(self) -> None:
+        if self._read_only:
+            raise UsageError(
+                "this client only reads: it was connected with read_only=True (or "
+                "INFINISTORE_READ_ONLY); connect without it to write"
+            )
+
     @property
     def is_closed(self) -> bool:
         """Whether close() has begun."""
@@ -428,7 +440,8 @@ def open_native(
     """Checks the arguments; what it returns connects, which waits. Raises `UsageError`."""
     parse_address(url)
     dial = dialer(namespace, token, transport, others)
-    return lambda: Session(dial(url), url)
+    read_only = load(ClientConfig, others).read_only
+    return lambda: Session(dial(url), url, read_only)
 
 
 def dialer(

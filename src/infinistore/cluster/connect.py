@@ -100,7 +100,7 @@ def _opener(
         watch.connect()
         cluster = Cluster(fleet, watch)
         weakref.finalize(cluster, watch.stop.set)  # a cluster that nobody has closed
-        return Session(cluster, url)
+        return Session(cluster, url, config.read_only)
 
     return open_cluster
 

@@ -45,6 +45,7 @@ class Admin:
     token: str = ""
     incarnation: int = 0
     tenants: tuple[Tenant, ...] = ()
+    read_token: str = ""
     is_local: bool = False
     log: LogTail = field(default_factory=LogTail)
     agent: Agent | None = None
@@ -57,12 +58,12 @@ class Admin:
 
     @property
     def is_open(self) -> bool:
-        return not self.token and not self.tenants
+        return not (self.token or self.tenants or self.read_token)
 
     def caller(self, request: web.Request) -> Tenant | None:
         """Whose token the request shows; None: nobody's. An open server's callers see all."""
         shown = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        return identify(shown, self.token, self.tenants)
+        return identify(shown, self.token, self.tenants, self.read_token)
 
     def let_in(self, request: web.Request) -> Tenant:
         """The caller of a request that has come as far as its handler."""
@@ -233,6 +234,11 @@ class Route:
     query: tuple[tuple[str, str], ...] = ()
     is_open: bool = False  # answered without a token
     for_tenants: bool = False  # answered a tenant too, about its own
+    is_question: bool = False  # changes and stops nothing, though it is a POST
+
+    @property
+    def only_reads(self) -> bool:
+        return self.is_question or (self.method == "GET" and self.path != "/integrity")
 
 
 _NAMESPACE = (("namespace", "One namespace; left out: all of them."),)
@@ -264,6 +270,7 @@ ROUTES = (
         _answered(questions.explain),
         "Why keys are or are not here; of JSON "
         '{"namespace": TEXT, "keys": [TEXT], "hex_keys": [HEX]} with at most 1,024 keys.',
+        is_question=True,
     ),
     Route("GET", "/integrity", integrity, "Whether the books add up; everybody waits for it."),
     Route("GET", "/cluster", cluster, "The nodes of this server's cluster, their load and copies."),
@@ -317,6 +324,8 @@ def _guarded(route: Route) -> Callable[[web.Request], Awaitable[web.StreamRespon
             return refusal
         if not route.is_open and caller is None:
             return _refusal(401, "show the token: Authorization: Bearer TOKEN")
+        if caller is not None and caller.reads_only and not route.only_reads:
+            return _refusal(403, "this token is for reading only: show the server's own token")
         if not route.is_open and caller is not None and not caller.sees_all:
             if not caller.is_admin:
                 return _refusal(

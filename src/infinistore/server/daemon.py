@@ -68,6 +68,7 @@ async def serve(
                 plan.token,
                 int(started.get("incarnation", 0)),
                 plan.tenants,
+                read_token=plan.read_token,
                 is_local=is_loopback(plan.admin_host),
                 log=_tail_log(cleanup),
                 agent=agent,

@@ -58,6 +58,7 @@ class ServerOptions:
     rdma: str
     rdma_device: str
     token: str
+    read_token: str  # empty: none
     tenants: list[tuple[str, str, int]]  # name, token, quota
     tls_cert_file: str  # empty: TCP's bytes travel as they are
     tls_key_file: str
@@ -87,6 +88,7 @@ def options_for(plan: Plan, version: str) -> ServerOptions:
         rdma=config.rdma,
         rdma_device=config.rdma_device,
         token=plan.token,
+        read_token=plan.read_token,
         tenants=[(each.name, each.token, each.quota_bytes) for each in plan.tenants],
         tls_cert_file=config.tls_cert_file,
         tls_key_file=config.tls_key_file,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from infinistore.cluster.node.plan import ClusterPlan, plan_cluster
-from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_token
+from infinistore.config import GIB, MIB, ServerConfig, is_loopback, read_readers_token, read_token
 from infinistore.errors import ConfigError, SetupError
 from infinistore.server.certificate import Certificate, read_certificate
 from infinistore.server.machine import Limits, Memory, read_limits, read_memory
@@ -43,6 +43,7 @@ class Plan:
     pool_bytes: int
     workers: int
     token: str = field(repr=False)
+    read_token: str = field(default="", repr=False)
     tenants: tuple[Tenant, ...] = ()
     certificate: Certificate | None = None
     without_fencing: bool = False
@@ -52,7 +53,8 @@ class Plan:
 def plan(config: ServerConfig) -> Plan:
     """Checks `config` against this machine. Raises `ConfigError` or `SetupError`."""
     token = read_token(config)
-    tenants = read_tenants(config.tenants_file, token)
+    readers = read_readers_token(config, token)
+    tenants = read_tenants(config.tenants_file, *filter(None, (token, readers)))
     host = resolve(config.host, "host")
     admin_host = resolve(config.admin_host, "admin_host") if config.admin_host else host
     check_exposure(config, bool(token or tenants), (host, admin_host))
@@ -66,6 +68,7 @@ def plan(config: ServerConfig) -> Plan:
         pool_bytes=pool_bytes,
         workers=config.workers or choose_workers(len(os.sched_getaffinity(0))),
         token=token,
+        read_token=readers,
         tenants=tenants,
         certificate=read_certificate(config),
         without_fencing=fencing_is_off(os.environ),

@@ -33,6 +33,7 @@ class Tenant:
     token: str = field(repr=False)
     quota_bytes: int = 0
     is_admin: bool = False
+    reads_only: bool = False
 
     @property
     def sees_all(self) -> bool:
@@ -45,11 +46,15 @@ class Tenant:
         return (f"{self.name}/", True) if namespace is None else (f"{self.name}/{namespace}", False)
 
 
-def identify(shown: str, token: str, tenants: Sequence[Tenant]) -> Tenant | None:
+def identify(
+    shown: str, token: str, tenants: Sequence[Tenant], read_token: str = ""
+) -> Tenant | None:
     """Whose token it is; None: nobody's. Looks at all of them, however early one fits."""
     found = None
-    if _is_equal(shown, token) if token else not tenants:
+    if _is_equal(shown, token) if token else not (tenants or read_token):
         found = Tenant("", token, is_admin=True)
+    if read_token and _is_equal(shown, read_token):
+        found = Tenant("", read_token, is_admin=True, reads_only=True)
     for tenant in tenants:
         if _is_equal(shown, tenant.token):
             found = tenant
@@ -61,7 +66,7 @@ def _is_equal(shown: str, secret: str) -> bool:
     return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), secret.encode())
 
 
-def read_tenants(file: str, server_token: str) -> tuple[Tenant, ...]:
+def read_tenants(file: str, *server_tokens: str) -> tuple[Tenant, ...]:
     """The tenants of a file; none without one. Raises `ConfigError`, which shows no token."""
     if not file:
         return ()
@@ -81,7 +86,7 @@ def read_tenants(file: str, server_token: str) -> tuple[Tenant, ...]:
             "table like [team-a]"
         )
     tenants = tuple(_tenant(path, name, table) for name, table in document.items())
-    tokens = [server_token, *(tenant.token for tenant in tenants)]
+    tokens = [*server_tokens, *(tenant.token for tenant in tenants)]
     if len(set(tokens)) < len(tokens):
         raise ConfigError(f"tenants_file {path}: a token stands twice, or is the server's own")
     return tenants

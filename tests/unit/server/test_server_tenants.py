@@ -74,6 +74,18 @@ def test_a_token_is_somebodys_or_nobodys() -> None:
     assert anybody.sees_all
 
 
+def test_a_readers_token_sees_all_and_closes_the_server() -> None:
+    a = Tenant("a", "of a")
+    reader = identify("of readers", "root", (a,), "of readers")
+    assert reader is not None
+    assert (reader.sees_all, reader.reads_only) == (True, True)
+    root = identify("root", "root", (a,), "of readers")
+    assert root is not None
+    assert not root.reads_only
+    assert identify("", "", (), "of readers") is None
+    assert identify("of a", "root", (a,), "of readers") is a
+
+
 def test_a_tenants_names_are_below_its_own() -> None:
     assert Tenant("a", "x").whose("n") == ("a/n", False)
     assert Tenant("a", "x").whose(None) == ("a/", True)

@@ -46,7 +46,9 @@ class Peers:
         return client
 
     async def _connect(self, address: str, namespace: str) -> AsyncClient:
-        return await connect_async(self._scheme + address, namespace, token=self._token, channels=1)
+        url = self._scheme + address
+        # Whatever the environment says of clients: nodes write to each other.
+        return await connect_async(url, namespace, token=self._token, channels=1, read_only=False)
 
     async def close(self) -> None:
         while self._clients:

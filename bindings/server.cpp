@@ -155,12 +155,23 @@ std::uint64_t begin_move(Server& server, const std::string& space,
   return server.begin_move(space, views);
 }
 
+nb::dict tenant_use(const Server& server, const std::string& tenant) {
+  const QuotaUse use = server.tenant_use(tenant);
+  nb::dict facts;
+  facts["used_bytes"] = use.bytes;
+  facts["quota_evictions"] = use.evictions;
+  facts["quota_evicted_bytes"] = use.evicted_bytes;
+  return facts;
+}
+
 const char* name_of(Reason reason) {
   switch (reason) {
     case Reason::kRoom:
       return "room";
     case Reason::kWatermark:
       return "watermark";
+    case Reason::kQuota:
+      return "quota";
     case Reason::kErased:
       return "erased";
     case Reason::kPurged:
@@ -304,10 +315,8 @@ void init_server(nb::module_& module) {
           },
           nb::arg("namespace").none(), nb::arg("below") = false, nb::call_guard<Unlocked>(),
           "The keys of a namespace (`below`: of all whose names begin so), or of all.")
-      .def(
-          "used_bytes",
-          [](const Server& self, const std::string& tenant) { return self.used_bytes(tenant); },
-          nb::arg("tenant"), "What a tenant's namespaces hold of the pool, against its quota.")
+      .def("tenant_use", &tenant_use, nb::arg("tenant"),
+           "What a tenant's namespaces hold of the pool, and what was evicted for its quota.")
       .def(
           "reload_certificate", [](Server& self) { return self.reload_tls().message; },
           nb::call_guard<Unlocked>(),

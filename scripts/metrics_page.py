@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infinistore.server.prometheus import METRICS, NAMESPACE_METRICS, PREFIX, Metric
+from infinistore.server.prometheus import (
+    METRICS,
+    NAMESPACE_METRICS,
+    PREFIX,
+    TENANT_METRICS,
+    Metric,
+)
 
 HEAD = """\
 # Metrics
@@ -18,7 +24,7 @@ equal, and asks a server whether it exports another.
 `GET /metrics` on the admin port, as Prometheus text (with a token: `Authorization: Bearer`).
 Counters count from the server's start. `GET /stats` and `infinistore status --json` have the same
 numbers. Metrics of the cluster are there if the server is a node of one; those by namespace for the
-20 largest, the rest together as `(others)`.
+20 largest, the rest together as `(others)`; those by tenant if there are tenants.
 """
 TABLE = "| name | kind | labels | meaning |\n|---|---|---|---|"
 
@@ -42,8 +48,9 @@ def rows(metrics: Sequence[Metric]) -> list[str]:
 
 def page() -> str:
     spaces = [
-        f"| `{PREFIX}{metric.name}` | {metric.kind} | `namespace` | {metric.help} |"
-        for metric in NAMESPACE_METRICS
+        f"| `{PREFIX}{metric.name}` | {metric.kind} | `{label}` | {metric.help} |"
+        for label, metrics in (("namespace", NAMESPACE_METRICS), ("tenant", TENANT_METRICS))
+        for metric in metrics
     ]
     own = [
         f"| `{PREFIX}uptime_seconds` | gauge |  | Time since the server's start. |",

@@ -60,8 +60,9 @@ class FakeNative:
             if namespace in (None, name) or (below and name.startswith(namespace or ""))
         ]
 
-    def used_bytes(self, tenant: str) -> int:
-        return {"a": 600}.get(tenant, 0)
+    def tenant_use(self, tenant: str) -> dict[str, int]:
+        used = {"a": 600}.get(tenant, 0)
+        return {"used_bytes": used, "quota_evictions": used // 100, "quota_evicted_bytes": used}
 
     def recent_log(self) -> list[dict[str, Any]]:
         return [{"time_s": 1.0, "level": "WARNING", "text": "of the core"}]

@@ -345,9 +345,9 @@ std::size_t Server::key_count(std::optional<std::string_view> space, bool below)
   return count;
 }
 
-std::uint64_t Server::used_bytes(std::string_view tenant) const {
+QuotaUse Server::tenant_use(std::string_view tenant) const {
   auto* it = running();
-  return it ? it->store().used_bytes(tenant) : 0;
+  return it ? it->store().quota_use(tenant) : QuotaUse{};
 }
 
 std::string Server::check_integrity() const {

@@ -50,7 +50,7 @@ class Server {
   // Of one namespace; `below`: of all whose names begin so; nullopt: of all.
   std::size_t purge(std::optional<std::string_view> space, bool below = false);
   std::size_t key_count(std::optional<std::string_view> space, bool below = false) const;
-  std::uint64_t used_bytes(std::string_view tenant) const;  // against its quota
+  QuotaUse tenant_use(std::string_view tenant) const;
   std::vector<StagedView> staged(std::size_t count_max) const;
   // What it serves most, and a walk over all keys: see Heat.
   std::vector<Heat::Key> hottest(std::size_t count_max) const;

@@ -1,13 +1,16 @@
 #pragma once
-// Entry: what is known of one key and its value.  One allocation, the key behind the fields.
+// Entry: what is known of one key and its value.  One allocation, the key behind the fields, and
+// behind that the turn of one whose owner has a quota.
 //
 // An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`,
-// `holds`, `used_at`, `eviction_mark` and `is_detached` is immutable, and those belong to its
-// shard's lock.
+// `holds`, `used_at`, `eviction_mark`, `is_detached` and the turn is immutable, and those belong to
+// its shard's lock.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/hash.h"
@@ -43,6 +46,14 @@ struct Part {
   std::uint64_t checksum = 0;
 };
 
+struct Entry;
+
+// An entry's place among those of its owner.
+struct Turn {
+  ListHook<Turn> hook;
+  Entry* entry = nullptr;
+};
+
 struct Entry {
   // What look-ups and policies read stands together.
   ListHook<Entry> hook;  // in its policy, or among its shard's detached
@@ -50,7 +61,8 @@ struct Entry {
   std::uint64_t used_at = 0;  // when it became evictable, in uses of the whole store
   std::uint32_t depth = 0;    // in its chain
   NamespaceId space = 0;
-  std::uint32_t pins : 31 = 0;
+  std::uint32_t pins : 30 = 0;
+  bool has_turn : 1 = false;
   bool is_replaced : 1 = false;     // was put with OnExists::kReplace; immutable as the rest
   std::uint16_t eviction_mark = 0;  // its policy's own
   std::uint8_t key_bytes = 0;
@@ -69,13 +81,25 @@ struct Entry {
     return hash == ref.hash && space == ref.space && key() == ref.key;
   }
   std::uint64_t pool_bytes() const noexcept { return whole_pages(value_bytes); }
+
+  // Of one that has a turn.
+  const Turn& turn() const noexcept {
+    return *reinterpret_cast<const Turn*>(reinterpret_cast<const std::byte*>(this) +
+                                          turn_offset(key_bytes));
+  }
+  Turn& turn() noexcept { return const_cast<Turn&>(std::as_const(*this).turn()); }
+  static constexpr std::size_t turn_offset(std::size_t key_bytes) noexcept;
 };
+
+constexpr std::size_t Entry::turn_offset(std::size_t key_bytes) noexcept {
+  return sizeof(Entry) + (key_bytes + alignof(Turn) - 1) / alignof(Turn) * alignof(Turn);
+}
 
 struct EntryEnd {
   void operator()(Entry* entry) const noexcept;
 };
 using EntryPtr = std::unique_ptr<Entry, EntryEnd>;
 
-EntryPtr make_entry(const KeyRef& ref);
+EntryPtr make_entry(const KeyRef& ref, bool has_turn = false);
 
 }  // namespace infinistore

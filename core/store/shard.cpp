@@ -26,9 +26,12 @@ Shard::Shard(Pool& pool, StagedBudget& budget, Quotas& quotas, UseCount& uses,
       budget_(budget),
       quotas_(quotas),
       uses_(uses),
+      first_turns_(quotas.quota_count()),
       policy_(std::move(policy)),
+      turns_(quotas.quota_count()),
       departures_(departures_max) {
   for (auto& place : first_places_) place = kNoPlace;
+  for (auto& place : first_turns_) place = kNoPlace;
 }
 
 Shard::~Shard() {
@@ -69,7 +72,7 @@ Result<std::unique_ptr<ReservationState>> Shard::reserve(const KeyRef& ref, cons
     budget_.give(bytes);
     return Code::kOutOfMemory;
   }
-  auto entry = make_entry(ref);
+  auto entry = make_entry(ref, quotas_.quota_of(ref.space) != kNoQuota);
   entry->value_bytes = intent.value_bytes;
   entry->extents = std::move(*extents);
   entry->parent_hash = parent_hash;
@@ -400,11 +403,19 @@ void Shard::make_evictable_locked(Entry& entry, Arrival arrival) noexcept {
   entry.used_at = uses_.fetch_add(1, std::memory_order_relaxed);
   policy_->insert(entry, arrival);
   announce_firsts_locked();
+  if (!entry.has_turn) return;
+  const QuotaId quota = quotas_.quota_of(entry.space);
+  turns_.insert(quota, entry);
+  announce_turn_locked(quota);
 }
 
 void Shard::make_unevictable_locked(Entry& entry) noexcept {
   policy_->remove(entry);
   announce_firsts_locked();
+  if (!entry.has_turn) return;
+  const QuotaId quota = quotas_.quota_of(entry.space);
+  turns_.remove(quota, entry);
+  announce_turn_locked(quota);
 }
 
 void Shard::announce_firsts_locked() noexcept {
@@ -414,29 +425,57 @@ void Shard::announce_firsts_locked() noexcept {
   }
 }
 
+void Shard::announce_turn_locked(QuotaId quota) noexcept {
+  first_turns_[quota].store(turns_.first_place(quota), std::memory_order_relaxed);
+}
+
+// What leaves in one call.  Made before the lock is taken: the entries are freed after it.
+struct Shard::Leaving {
+  const Departure& why;
+  std::uint64_t freed_bytes = 0;
+  std::optional<std::uint64_t> last_hash = {};
+  std::vector<EntryPtr> ended = {};
+};
+
+void Shard::evict_locked(Entry& entry, Leaving& leaving) {
+  const std::uint64_t bytes = entry.pool_bytes();
+  ++counters_.evictions;
+  counters_.evicted_bytes += bytes;
+  departures_.expect(entry.hash);  // noted one entry later: by then it is in the cache
+  if (leaving.last_hash) departures_.note(*leaving.last_hash, leaving.why);
+  leaving.last_hash = entry.hash;
+  EntryPtr end = detach_locked(entry);
+  if (end == nullptr) return;  // held: its bytes come with the hold's end
+  leaving.freed_bytes += bytes;
+  leaving.ended.push_back(std::move(end));
+}
+
 std::uint64_t Shard::evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max,
                            const Departure& why) {
-  std::vector<EntryPtr> ended;
-  std::uint64_t freed_bytes = 0;
-  std::optional<std::uint64_t> last_hash;
+  Leaving leaving{.why = why};
   const MutexLock lock(mutex_);
-  while (freed_bytes < bytes) {
+  while (leaving.freed_bytes < bytes) {
     Entry* first = policy_->first(line);
     if (first == nullptr || policy_->place(*first) > place_max) break;
-    const std::uint64_t first_bytes = first->pool_bytes();
-    ++counters_.evictions;
-    counters_.evicted_bytes += first_bytes;
-    departures_.expect(first->hash);  // noted one entry later: by then it is in the cache
-    if (last_hash) departures_.note(*last_hash, why);
-    last_hash = first->hash;
-    EntryPtr end = detach_locked(*first);
-    if (end == nullptr) continue;  // held: its bytes come with the hold's end
-    freed_bytes += first_bytes;
-    ended.push_back(std::move(end));
+    evict_locked(*first, leaving);
   }
-  if (last_hash) departures_.note(*last_hash, why);
-  if (!last_hash) announce_firsts_locked();  // the caller came for one that has moved
-  return freed_bytes;
+  if (leaving.last_hash) departures_.note(*leaving.last_hash, why);
+  if (!leaving.last_hash) announce_firsts_locked();  // the caller came for one that has moved
+  return leaving.freed_bytes;
+}
+
+std::uint64_t Shard::evict_of(QuotaId quota, std::uint64_t bytes, std::uint64_t place_max,
+                              const Departure& why) {
+  Leaving leaving{.why = why};
+  const MutexLock lock(mutex_);
+  while (leaving.freed_bytes < bytes) {
+    Entry* first = turns_.first(quota);
+    if (first == nullptr || Turns::place(*first) > place_max) break;
+    quotas_.count_evicted(quota, first->pool_bytes());
+    evict_locked(*first, leaving);
+  }
+  if (leaving.last_hash) departures_.note(*leaving.last_hash, why);
+  return leaving.freed_bytes;
 }
 
 std::size_t Shard::key_count(NamespaceId space) const noexcept {

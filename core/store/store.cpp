@@ -13,15 +13,6 @@
 namespace infinistore {
 namespace {
 
-// What a reserve() populates at once while the pool is still being populated: some 30 ms.
-constexpr std::uint64_t kPopulateStepBytes = std::uint64_t{64} << 20;
-
-// Room is made for more than one value at a time, of so much at most and this part of the pool: all
-// threads would else come for every value to the same shard, and wait for each other.  What is left
-// free also keeps values in fewer extents.
-constexpr std::uint64_t kEvictAtOnceBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kEvictAtOnceShare = 512;
-
 // Others may take what was evicted for us; so often and no more do we evict again.
 constexpr int kRoomAttemptsMax = 64;
 
@@ -122,77 +113,16 @@ Result<Reservation> Store::reserve(const Intent& intent) {
   Shard& home = shard_of(ref.hash);
   if (impl_->curve.samples(ref.hash)) impl_->curve.write(ref.hash, whole_pages(intent.value_bytes));
   Code refusal = Code::kTooLarge;
-  if (intent.value_bytes <= impl_->pool.capacity_bytes()) {
+  if (may_fit(intent)) {
     for (int attempt = 0; attempt < kRoomAttemptsMax; ++attempt) {
       auto state = home.reserve(ref, intent, parent_hash, impl_->clock.now());
       if (state) return Reservation(*this, std::move(*state));
       refusal = state.code();
-      if (refusal != Code::kOutOfMemory) break;
-      if (!make_room(intent.value_bytes, intent.space)) break;
+      if (!make_room(refusal, intent)) break;
     }
   }
   if (refusal != Code::kExists) home.count_refused();
   return refusal;
-}
-
-// Whether it is worth while to ask again.
-bool Store::make_room(std::uint64_t value_bytes, NamespaceId pressing) {
-  Pool& pool = impl_->pool;
-  const std::uint64_t bytes = whole_pages(value_bytes);
-  const std::uint64_t available = pool.available_bytes();
-  if (available < bytes && !pool.is_populated()) {
-    // Evicting for want of pages that nobody has populated yet would be a loss.
-    const std::uint64_t missing = bytes - available;
-    const bool has_more = pool.populate_some(std::min(missing, kPopulateStepBytes));
-    // Whoever has the last part of it under way will soon be done.
-    if (has_more || pool.await_populating() || pool.is_populated()) return true;
-  }
-  // If so much is free and yet was not enough, it is scattered over too many extents.
-  const std::uint64_t needed = available < bytes ? bytes - available : bytes;
-  const MutexLock lock(impl_->room_mutex);
-  if (pool.available_bytes() > available) return true;  // another made room meanwhile
-  const std::uint64_t at_once =
-      std::min(kEvictAtOnceBytes, pool.capacity_bytes() / kEvictAtOnceShare);
-  const Departure why{.at = now(), .reason = Reason::kRoom, .pressing = pressing};
-  return evict_for(std::max(needed, at_once), why) > 0 || pool.available_bytes() >= bytes;
-}
-
-std::uint64_t Store::evict(std::uint64_t bytes) {
-  return evict_for(bytes, {.at = now(), .reason = Reason::kWatermark});
-}
-
-// Turns to the shard that has the first of the next line, until another's is before its own: the
-// order of all shards together is that of one.  One lock at a time; what others do meanwhile blurs
-// it a little.
-std::uint64_t Store::evict_for(std::uint64_t bytes, const Departure& why) {
-  std::uint64_t freed_bytes = 0;
-  while (freed_bytes < bytes) {
-    FirstPlaces firsts{};
-    firsts.fill(kNoPlace);
-    for (const auto& shard : impl_->shards) {
-      for (std::size_t line = 0; line < firsts.size(); ++line) {
-        firsts[line] = std::min(firsts[line], shard->first_place(line));
-      }
-    }
-    if (std::ranges::all_of(firsts, [](auto place) { return place == kNoPlace; })) break;
-    const std::size_t line =
-        impl_->eviction->choose(firsts, impl_->uses.load(std::memory_order_relaxed));
-    Shard* first = nullptr;
-    std::uint64_t place = kNoPlace;
-    std::uint64_t next_place = kNoPlace - 1;
-    for (const auto& shard : impl_->shards) {
-      const std::uint64_t at = shard->first_place(line);
-      if (at < place) {
-        if (first != nullptr) next_place = place;
-        place = at;
-        first = shard.get();
-      } else {
-        next_place = std::min(next_place, at);
-      }
-    }
-    if (first != nullptr) freed_bytes += first->evict(bytes - freed_bytes, line, next_place, why);
-  }
-  return freed_bytes;
 }
 
 // By shards, so that each is locked once.
@@ -327,8 +257,8 @@ void Store::write_ended(NamespaceId space, std::string_view key) const {
   if (impl_->on_write_end) impl_->on_write_end(space, key);
 }
 
-std::uint64_t Store::used_bytes(std::string_view owner) const noexcept {
-  return impl_->quotas.used_bytes(owner);
+QuotaUse Store::quota_use(std::string_view owner) const noexcept {
+  return impl_->quotas.use_of(owner);
 }
 
 Nanos Store::now() const noexcept { return impl_->clock.now(); }

@@ -204,9 +204,10 @@ class Store {
   std::string space_name(NamespaceId space) const;
 
   // Evicts as needed.  kExists: sealed already with this size (and on_exists is kKeep);
-  // kSizeMismatch: with another size; kTooLarge: more than the pool; kOverloaded: too much is
-  // unsealed; kQuotaExceeded: its owner holds what it may; kOutOfMemory: everything is pinned or
-  // reserved; kInvalid: an empty key or value, or a name that is too long.
+  // kSizeMismatch: with another size; kTooLarge: more than the pool, or than its owner's quota;
+  // kOverloaded: too much is unsealed; kQuotaExceeded: all that its owner holds is pinned or
+  // reserved, kOutOfMemory: all in the pool; kInvalid: an empty key or value, or a name that is too
+  // long.
   // Several writers may hold a reservation of one key: the first seal wins.
   Result<Reservation> reserve(const Intent& intent);
 
@@ -254,7 +255,7 @@ class Store {
 
   std::size_t key_count(std::optional<NamespaceId> space) const;
   StoreCounters counters() const;
-  std::uint64_t used_bytes(std::string_view owner) const noexcept;  // against its quota
+  QuotaUse quota_use(std::string_view owner) const noexcept;
   std::vector<StagedView> staged(std::size_t count_max) const;
 
   // past/past.cpp: why a key is or is not there, and where else it is; who lives here; what hit
@@ -281,8 +282,13 @@ class Store {
   KeyRef ref_of(NamespaceId space, std::string_view key) const noexcept;
   std::size_t shard_index_of(std::uint64_t hash) const noexcept;
   Shard& shard_of(std::uint64_t hash) const noexcept;
-  bool make_room(std::uint64_t value_bytes, NamespaceId pressing);
+  bool may_fit(const Intent& intent) const noexcept;  // alone in the pool, and in its quota
+  // These say whether it is worth while to ask again.
+  bool make_room(Code lack, const Intent& intent);
+  bool make_room_in_pool(std::uint64_t value_bytes, NamespaceId pressing);
+  bool make_room_in_quota(std::uint64_t value_bytes, NamespaceId space);
   std::uint64_t evict_for(std::uint64_t bytes, const Departure& why);
+  std::uint64_t evict_of(QuotaId quota, std::uint64_t bytes, const Departure& why);
   void note_asked(NamespaceId space, std::span<const std::string_view> keys,
                   std::span<const Lease> found);
   void write_ended(NamespaceId space, std::string_view key) const;

@@ -212,8 +212,10 @@ class Server:
         The keys of a namespace (`below`: of all whose names begin so), or of all.
         """
 
-    def used_bytes(self, tenant: str) -> int:
-        """What a tenant's namespaces hold of the pool, against its quota."""
+    def tenant_use(self, tenant: str) -> dict:
+        """
+        What a tenant's namespaces hold of the pool, and what was evicted for its quota.
+        """
 
     def reload_certificate(self) -> str:
         """

@@ -75,7 +75,7 @@ class SizeMismatchError(StoreError):
 
 
 class TooLargeError(StoreError):
-    """A value larger than the whole pool."""
+    """A value larger than the whole pool, or than its owner's quota."""
 
 
 class OutOfMemoryError(StoreError):
@@ -91,7 +91,9 @@ class OverloadedError(StoreError):
 
 
 class QuotaError(StoreError):
-    """The namespace's owner holds all that its quota allows: delete or purge values of its own."""
+    """All that its quota allows the namespace's owner is being read or written at this moment."""
+
+    retryable = True
 
 
 class AuthError(StoreError):

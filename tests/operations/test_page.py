@@ -190,13 +190,16 @@ ANSWERS: dict[str, dict[str, Any]] = {
         {"name": "n1", "state": "active", "answers": False, "address": "10.0.0.1:22345",
          "capacity_bytes": 1 << 30, "bytes_per_s": 0.0},
     ]},
-    "/tenants": {"tenants": [{"tenant": "team-a", "used_bytes": 1024, "quota_bytes": 0}]},
+    "/tenants": {"tenants": [
+        {"tenant": "a", "used_bytes": 1024, "quota_bytes": 2048, "quota_evicted_bytes": 512},
+    ]},
     "/log": {"lines": []},
 }  # fmt: skip
 PARTS = {
     "namespaces": "llama|7|1MiB|75.0 %", "hottest": "llama|a-hot-key|4|1.50KiB/s",
     "whatif": "1GiB|75.0 %|now", "causes": "new|1|100.0 %",
-    "nodes": "n1|10.0.0.1:22345|active, does not answer|1GiB|0B/s", "tenants": "team-a|1KiB|none",
+    "nodes": "n1|10.0.0.1:22345|active, does not answer|1GiB|0B/s",
+    "tenants": "a|1KiB|2KiB|512B",
 }  # fmt: skip
 
 

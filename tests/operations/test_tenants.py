@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import infinistore
 import wire_client as wire
+from infinistore.cli import group
 from server_process import ServerProcess
 from wire_client import WireClient
 
@@ -65,6 +67,13 @@ def ask(server: ServerProcess, method: str, path: str, token: str) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def text(server: ServerProcess, path: str, token: str) -> str:
+    request = urllib.request.Request(f"http://{server.admin_address}{path}")
+    request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 def write(client: infinistore.Client, keys: list[str], fill: int = 1) -> None:
@@ -130,22 +139,63 @@ def test_a_lease_is_out_of_reach(shared: ServerProcess) -> None:
         assert a.call(wire.LEASE, struct.pack("<IIQ", 0, 1, lease)).outcomes == [wire.OK]
 
 
-def test_a_quota_refuses_its_owner_and_nobody_else(
+def test_a_full_quota_drives_out_its_owners_oldest_and_nobody_elses(
     shared: ServerProcess, connect: Callable[..., infinistore.Client]
 ) -> None:
-    a, b = connect(shared, token=A), connect(shared, token=B)
+    a, b = connect(shared, token=A, namespace="x"), connect(shared, token=B)
+    other = connect(shared, token=A, namespace="y")
+    before = a.stats()["quota_evictions"]
     fits = (1 << 20) // BLOCK
-    write(a, [f"k{i}" for i in range(fits)])
-    with pytest.raises(infinistore.QuotaError) as refused:
-        write(a, ["more"])
-    assert not refused.value.retryable
-    assert "quota" in str(refused.value)
     write(b, [f"k{i}" for i in range(fits + 1)])
+    for i in range(fits):
+        write(a, [f"k{i}"])
+    assert a.exists(["k0", "k1", "k2"]) == [True] * 3
+    into = np.zeros(BLOCK, dtype=np.uint8)
+    a.read_cache(into, [("k0", 0)], BLOCK)
+    a.sync()
+    write(other, ["more"])
+    write(other, ["still more"])
+    assert a.exists(["k0", "k1", "k2", "k3"]) == [True, False, False, True]
+    assert all(b.exists([f"k{i}" for i in range(fits + 1)]))
     assert a.stats()["used_bytes"] == a.stats()["quota_bytes"] == 1 << 20
+    assert a.stats()["quota_evictions"] == before + 2
     told = {name for name in a.stats() if not name.startswith("client_")}
-    assert told == {"quota_bytes", "used_bytes"}
-    assert a.delete(["k0"]) == 1
-    write(a, ["more"])
+    assert told == {"quota_bytes", "used_bytes", "quota_evictions", "quota_evicted_bytes"}
+    row = ask(shared, "GET", "/tenants", A)["tenants"][0]
+    assert row == {"tenant": "a"} | {name: a.stats()[name] for name in told}
+    metrics = text(shared, "/metrics", ROOT)
+    for name in told:
+        suffix = "" if name in ("quota_bytes", "used_bytes") else "_total"
+        assert f'infinistore_tenant_{name}{suffix}{{tenant="a"}} {row[name]}\n' in metrics
+    command = ["explain", "--admin", shared.admin_address, "--namespace", "a/x", "--json"]
+    asked = CliRunner().invoke(group, [*command, "--key", "k1"], env={"INFINISTORE_TOKEN": ROOT})
+    (story,) = json.loads(asked.stdout)["keys"]
+    assert (story["state"], story["reason"]) == ("evicted", "quota")
+
+
+def test_what_no_quota_can_hold_is_refused_and_drives_nothing_out(
+    shared: ServerProcess, connect: Callable[..., infinistore.Client]
+) -> None:
+    a = connect(shared, token=A)
+    fits = (1 << 20) // BLOCK
+    write(a, ["kept"])
+    large = np.ones((1 << 20) + 1, dtype=np.uint8)
+    a.write_cache(large, [("large", 0)], large.size)
+    with pytest.raises(infinistore.TooLargeError):
+        a.sync()
+    assert a.exists(["kept"]) == [True]
+    lookup = a.lookup(["kept"], lease_s=30)
+    assert lookup.wait() == 1
+    large = np.ones(1 << 20, dtype=np.uint8)
+    a.write_cache(large, [("all", 0)], large.size)
+    with pytest.raises(infinistore.QuotaError, match="quota") as refused:
+        a.sync()
+    assert refused.value.retryable
+    a.release(lookup.lease_ids)
+    write(a, [f"k{i}" for i in range(fits)])
+    a.write_cache(large, [("all", 0)], large.size)
+    a.sync()
+    assert a.exists(["kept", "k0", "all"]) == [False, False, True]
 
 
 def test_the_admin_port_answers_a_tenant_about_its_own(

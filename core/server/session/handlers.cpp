@@ -262,14 +262,18 @@ bool Session::abort(const FrameHeader& header, Bytes body) {
 bool Session::stats(const FrameHeader& header, Bytes body) {
   if (!body.empty()) return false;
   // The server's counters tell of all its clients: a tenant sees its own share.
-  auto counters =
-      caller_.tenant == nullptr
-          ? context_.counters()
-          : std::vector<Counter>{{"quota_bytes", caller_.tenant->quota_bytes},
-                                 {"used_bytes", context_.store.used_bytes(caller_.tenant->name)}};
+  auto counters = caller_.tenant == nullptr ? context_.counters() : tenant_counters();
   connection_->send(Opcode::kCounters, header.request_id,
                     encode(CountersReply{.counters = std::move(counters)}));
   return true;
+}
+
+std::vector<Counter> Session::tenant_counters() const {
+  const QuotaUse use = context_.store.quota_use(caller_.tenant->name);
+  return {{"quota_bytes", caller_.tenant->quota_bytes},
+          {"used_bytes", use.bytes},
+          {"quota_evictions", use.evictions},
+          {"quota_evicted_bytes", use.evicted_bytes}};
 }
 
 bool Session::suspect(const FrameHeader& header, Bytes body) {

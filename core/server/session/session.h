@@ -78,6 +78,7 @@ class Session final : private ConnectionOwner {
   bool abort(const FrameHeader& header, Bytes body);
   bool stats(const FrameHeader& header, Bytes body);
   bool ping(const FrameHeader& header, Bytes body);
+  std::vector<Counter> tenant_counters() const;
   bool suspect(const FrameHeader& header, Bytes body);
   bool attach(const FrameHeader& header, Bytes body);
 

@@ -92,21 +92,37 @@ TEST_CASE("a tenant can neither end nor use another's lease") {
   CHECK(harness.leases().count() == 1);
 }
 
-TEST_CASE("what is beyond a tenant's quota is refused, and others do not notice") {
+TEST_CASE("a tenant's own oldest values leave for its quota, and others do not notice") {
   Harness harness("tcp", {.tenants = two_tenants()});
   auto a = connect(harness, "token-a");
   auto other = connect(harness, "token-a", "y");  // one quota for all of its namespaces
   auto b = connect(harness, "token-b");
   const std::string half(kQuota / 2, 'v');
-  CHECK(a.put({{"1", half}, {"2", half}, {"3", half}}) ==
-        Codes{Code::kOk, Code::kOk, Code::kQuotaExceeded});
-  CHECK(other.put({{"1", "v"}}) == Codes{Code::kQuotaExceeded});
   CHECK(b.put({{"1", half}, {"2", half}, {"3", half}}) == Codes{Code::kOk, Code::kOk, Code::kOk});
-  CHECK(harness.store().used_bytes("a") == kQuota);
-  CHECK(a.codes(Opcode::kErase, {"1"}) == Codes{Code::kOk});
-  CHECK(harness.store().used_bytes("a") == kQuota / 2);
-  CHECK(a.put({{"3", half}}) == Codes{Code::kOk});
+  CHECK(a.put({{"1", half}}) == Codes{Code::kOk});
+  CHECK(a.put({{"2", half}}) == Codes{Code::kOk});
+  CHECK(other.put({{"3", half}}) == Codes{Code::kOk});
+  CHECK(a.codes(Opcode::kExists, {"1", "2"}) == Codes{Code::kMissing, Code::kOk});
+  CHECK(other.codes(Opcode::kExists, {"3"}) == Codes{Code::kOk});
+  CHECK(b.codes(Opcode::kExists, {"1", "2", "3"}) == Codes{Code::kOk, Code::kOk, Code::kOk});
+  CHECK(harness.store().quota_use("a").bytes == kQuota);
+  CHECK(harness.store().quota_use("a").evictions == 1);
+  CHECK(harness.store().quota_use("b").evictions == 0);
   CHECK(harness.store().check_integrity() == "");
+}
+
+TEST_CASE("what can never be within a tenant's quota is refused, and nothing leaves for it") {
+  Harness harness("tcp", {.tenants = two_tenants()});
+  auto a = connect(harness, "token-a");
+  const std::string half(kQuota / 2, 'v');
+  CHECK(a.put({{"1", half}}) == Codes{Code::kOk});
+  CHECK(a.put({{"large", std::string(kQuota + 1, 'v')}}) == Codes{Code::kTooLarge});
+  // Of one request: what is being written does not leave for what comes behind it.
+  CHECK(a.put({{"2", half}, {"3", half}, {"4", half}}) ==
+        Codes{Code::kOk, Code::kOk, Code::kQuotaExceeded});
+  CHECK(harness.store().quota_use("a").bytes == kQuota);
+  CHECK(a.codes(Opcode::kErase, {"2"}) == Codes{Code::kOk});
+  CHECK(harness.store().quota_use("a").bytes == kQuota / 2);
 }
 
 TEST_CASE("every way in which bytes leave gives the quota back") {
@@ -115,21 +131,21 @@ TEST_CASE("every way in which bytes leave gives the quota back") {
   auto a = connect(harness, "token-a");
   CHECK(a.put({{"kept", bytes}}) == Codes{Code::kOk});
   CHECK(a.put({{"kept", bytes}}, OnExists::kReplace) == Codes{Code::kOk});  // replaced
-  CHECK(harness.store().used_bytes("a") == bytes.size());
+  CHECK(harness.store().quota_use("a").bytes == bytes.size());
   a.begin_put({{"aborted", bytes}});
-  CHECK(harness.store().used_bytes("a") == 2 * bytes.size());
+  CHECK(harness.store().quota_use("a").bytes == 2 * bytes.size());
   a.hang_up();
   CHECK(harness.sessions_are(0));
-  CHECK(harness.store().used_bytes("a") == bytes.size());
+  CHECK(harness.store().quota_use("a").bytes == bytes.size());
   harness.store().evict(bytes.size());
-  CHECK(harness.store().used_bytes("a") == 0);
+  CHECK(harness.store().quota_use("a").bytes == 0);
 }
 
 TEST_CASE("a tenant has no shared memory, and sees its share of the counters only") {
   Harness far("tcp", {.tenants = two_tenants()});
   auto a = connect(far, "token-a");
   const auto counters = decode_counters(a.call(Opcode::kStats, {}).body);
-  REQUIRE(counters->counters.size() == 2);
+  REQUIRE(counters->counters.size() == 4);
   CHECK(counters->counters[0].name == "quota_bytes");
   CHECK(counters->counters[0].value == kQuota);
   auto fresh = far.connect(false);

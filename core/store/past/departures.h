@@ -16,9 +16,9 @@
 namespace infinistore {
 
 // Why a key that was there is no longer.
-enum class Reason : std::uint8_t { kRoom = 1, kWatermark, kErased, kPurged, kCorrupt };
+enum class Reason : std::uint8_t { kRoom = 1, kWatermark, kQuota, kErased, kPurged, kCorrupt };
 
-inline bool is_eviction(Reason reason) noexcept { return reason <= Reason::kWatermark; }
+inline bool is_eviction(Reason reason) noexcept { return reason <= Reason::kQuota; }
 
 struct Departure {
   Nanos at = 0;

@@ -44,11 +44,31 @@ void Quotas::give(NamespaceId space, std::uint64_t bytes) noexcept {
   }
 }
 
-std::uint64_t Quotas::used_bytes(std::string_view owner) const noexcept {
+QuotaId Quotas::quota_of(NamespaceId space) const noexcept {
+  if (space >= owners_.size()) return kNoQuota;
+  const auto owner = owners_[space].load(std::memory_order_relaxed);
+  return owner == 0 || accounts_[owner - 1].bytes_max == 0 ? kNoQuota : owner - 1;
+}
+
+std::uint64_t Quotas::excess_bytes(QuotaId quota, std::uint64_t bytes) const noexcept {
+  const auto& account = accounts_[quota];
+  const std::uint64_t wanted = account.bytes.load(std::memory_order_relaxed) + bytes;
+  return wanted > account.bytes_max ? wanted - account.bytes_max : 0;
+}
+
+void Quotas::count_evicted(QuotaId quota, std::uint64_t bytes) noexcept {
+  accounts_[quota].evictions.fetch_add(1, std::memory_order_relaxed);
+  accounts_[quota].evicted_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+QuotaUse Quotas::use_of(std::string_view owner) const noexcept {
   for (const auto& account : accounts_) {
-    if (account.owner == owner) return account.bytes.load(std::memory_order_relaxed);
+    if (account.owner != owner) continue;
+    return {.bytes = account.bytes.load(std::memory_order_relaxed),
+            .evictions = account.evictions.load(std::memory_order_relaxed),
+            .evicted_bytes = account.evicted_bytes.load(std::memory_order_relaxed)};
   }
-  return 0;
+  return {};
 }
 
 }  // namespace infinistore

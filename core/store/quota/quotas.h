@@ -1,5 +1,6 @@
 #pragma once
-// Quotas: how much of the pool the namespaces of one owner may hold, and how much they do.
+// Quotas: how much of the pool the namespaces of one owner may hold, how much they do, and how much
+// has left for it.
 //
 // A namespace is an owner's if its name begins with the owner's and '/'.  Thread-safe; asked under
 // a shard's lock, so it has none: what is counted is atomic, who owns what is written once.
@@ -21,6 +22,17 @@ struct QuotaOptions {
   std::uint64_t bytes_max = 0;  // 0: no bound, but counted
 };
 
+// What an owner's namespaces hold against its quota, and what has been evicted for it.
+struct QuotaUse {
+  std::uint64_t bytes = 0;
+  std::uint64_t evictions = 0;
+  std::uint64_t evicted_bytes = 0;
+};
+
+// A quota: its place among the options.
+using QuotaId = std::uint32_t;
+inline constexpr QuotaId kNoQuota = UINT32_MAX;
+
 class Quotas {
  public:
   explicit Quotas(std::span<const QuotaOptions> options);
@@ -32,13 +44,23 @@ class Quotas {
   bool take(NamespaceId space, std::uint64_t bytes) noexcept;
   void give(NamespaceId space, std::uint64_t bytes) noexcept;
 
-  std::uint64_t used_bytes(std::string_view owner) const noexcept;
+  std::size_t quota_count() const noexcept { return accounts_.size(); }
+  // Which one bounds the namespace; kNoQuota: none.
+  QuotaId quota_of(NamespaceId space) const noexcept;
+  std::uint64_t bytes_max(QuotaId quota) const noexcept { return accounts_[quota].bytes_max; }
+  // What would have to leave for so much more to fit.
+  std::uint64_t excess_bytes(QuotaId quota, std::uint64_t bytes) const noexcept;
+  void count_evicted(QuotaId quota, std::uint64_t bytes) noexcept;
+
+  QuotaUse use_of(std::string_view owner) const noexcept;
 
  private:
   struct Account {
     std::string owner;
     std::uint64_t bytes_max = 0;
     std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> evictions{0};
+    std::atomic<std::uint64_t> evicted_bytes{0};
     std::uint32_t namespaces = 0;  // under the lock of who admits
   };
   Account* account_of(NamespaceId space) noexcept;

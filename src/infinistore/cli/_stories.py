@@ -21,7 +21,7 @@ class Story:
     """What became of one key or block."""
 
     state: str  # present, written, evicted, erased, purged, corrupt, elsewhere, unknown, away
-    reason: str = ""  # of an eviction: room or watermark
+    reason: str = ""  # of an eviction: room, watermark or quota
     ago_s: float | None = None
     pressing: str = ""  # the namespace whose writer needed the room
     where: str = ""  # of one elsewhere: its namespace
@@ -46,8 +46,10 @@ class Story:
     def words(self) -> str:
         """As a person reads it."""
         ago = "" if self.ago_s is None else f" {format_seconds(round(self.ago_s, 1))} ago"
-        room = f"to make room for writes of {self.pressing or 'the nameless namespace'}"
-        why = room if self.reason == "room" else "as the pool was above its watermark"
+        why = {
+            "room": f"to make room for writes of {self.pressing or 'the nameless namespace'}",
+            "quota": "for newer values of its tenant, whose quota was full",
+        }.get(self.reason, "as the pool was above its watermark")
         others = ", ".join(self.differs)
         told = {
             PRESENT: "present",
@@ -69,7 +71,7 @@ def read_story(answer: Mapping[str, Any]) -> Story:
     state = str(answer["state"])
     if state == "left":
         reason = str(answer["reason"])
-        is_eviction = reason in ("room", "watermark")
+        is_eviction = reason in ("room", "watermark", "quota")
         return Story(
             state="evicted" if is_eviction else reason,
             reason=reason if is_eviction else "",

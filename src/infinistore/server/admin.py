@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,12 @@ from infinistore.server.housekeeping import is_populating
 from infinistore.server.log_tail import LogTail
 from infinistore.server.native import NativeServer
 from infinistore.server.pages import PAGES, page
-from infinistore.server.prometheus import CONTENT_TYPE, exposition, namespace_exposition
+from infinistore.server.prometheus import (
+    CONTENT_TYPE,
+    exposition,
+    namespace_exposition,
+    tenant_exposition,
+)
 from infinistore.server.scrub import DEFAULT_RATE, parse_rate, scrub
 from infinistore.server.tenants import Tenant, identify
 
@@ -109,6 +114,7 @@ async def metrics(admin: Admin, request: web.Request) -> web.StreamResponse:
     cluster = {} if admin.agent is None else admin.agent.metrics()
     spaces = await asyncio.to_thread(admin.server.namespaces)
     body = exposition({**admin.server.snapshot(), **cluster}, extra) + namespace_exposition(spaces)
+    body += tenant_exposition(_tenant_rows(admin, admin.tenants))
     return web.Response(body=body.encode(), headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -139,15 +145,15 @@ async def staged(admin: Admin, request: web.Request) -> web.StreamResponse:
 async def tenants(admin: Admin, request: web.Request) -> web.StreamResponse:
     caller = admin.let_in(request)
     shown = admin.tenants if caller.sees_all else (caller,)
-    rows = [
-        {
-            "tenant": each.name,
-            "quota_bytes": each.quota_bytes,
-            "used_bytes": admin.server.used_bytes(each.name),
-        }
+    return web.json_response({"tenants": _tenant_rows(admin, shown)})
+
+
+def _tenant_rows(admin: Admin, shown: Iterable[Tenant]) -> list[dict[str, Any]]:
+    return [
+        {"tenant": each.name, "quota_bytes": each.quota_bytes}
+        | dict(admin.server.tenant_use(each.name))
         for each in shown
     ]
-    return web.json_response({"tenants": rows})
 
 
 async def purge(admin: Admin, request: web.Request) -> web.StreamResponse:

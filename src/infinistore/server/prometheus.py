@@ -227,6 +227,35 @@ def namespace_exposition(spaces: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+TENANT_METRICS = (
+    Metric("quota_bytes", "tenant_quota_bytes", "gauge", "Memory that a tenant may hold; 0: any."),
+    Metric("used_bytes", "tenant_used_bytes", "gauge", "Memory that a tenant holds."),
+    Metric(
+        "quota_evictions",
+        "tenant_quota_evictions_total",
+        "counter",
+        "Values of a tenant evicted for its own quota.",
+    ),
+    Metric(
+        "quota_evicted_bytes",
+        "tenant_quota_evicted_bytes_total",
+        "counter",
+        "Memory of the values of a tenant evicted for its own quota.",
+    ),
+)
+
+
+def tenant_exposition(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The text of the tenants' metrics, of whom there are a bounded number; empty without any."""
+    lines: list[str] = []
+    for metric in TENANT_METRICS if rows else ():
+        lines.extend(_head(metric.name, metric.kind, metric.help))
+        for row in rows:
+            label = _label(row["tenant"].encode())
+            lines.append(f'{PREFIX}{metric.name}{{tenant="{label}"}} {row[metric.source]}')
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _label(name: bytes) -> str:
     text = name.decode("utf-8", "backslashreplace")
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -121,6 +121,8 @@ def test_what_is_no_token_is_named(text: str) -> None:
          "evicted 1s ago to make room for writes of the nameless namespace"),
         ({"state": "left", "reason": "watermark", "ago_s": 90, "pressing": ""},
          "evicted 1.5min ago as the pool was above its watermark"),
+        ({"state": "left", "reason": "quota", "ago_s": 90},
+         "evicted 1.5min ago for newer values of its tenant, whose quota was full"),
         ({"state": "left", "reason": "erased", "ago_s": 2}, "erased 2s ago by a client"),
         ({"state": "left", "reason": "purged", "ago_s": 2}, "purged 2s ago with its namespace"),
         ({"state": "left", "reason": "corrupt", "ago_s": 2},

@@ -141,6 +141,7 @@ async function showTables(known) {
   table(at("tenants"), [
     ["tenant", (row) => row.tenant], ["held", (row) => bytes(row.used_bytes), true],
     ["quota", (row) => (row.quota_bytes ? bytes(row.quota_bytes) : "none"), true],
+    ["evicted for it", (row) => bytes(row.quota_evicted_bytes), true],
   ], tenants?.tenants?.length ? tenants.tenants : null);
   table(at("problems"), [
     ["when", (row) => new Date(row.time_s * 1000).toLocaleTimeString()], ["level", (row) => row.level],

@@ -23,7 +23,8 @@ install_tools() {
 }
 
 run_tests() {
-  python -m pytest tests/operations tests/faults/test_tls.py tests/unit/server tests/unit/cli \
+  python -m pytest tests/operations tests/faults/test_tls.py tests/conformance/test_readers.py \
+    tests/unit/server tests/unit/cli tests/unit/connectors/test_connector_spans.py \
     tests/unit/test_what_if.py tests/e2e/test_cli.py tests/e2e/test_every_command.py \
     tests/e2e/test_explain.py tests/e2e/test_readme.py tests/e2e/test_serve.py tests/e2e/test_verify.py \
     -rs "$@" | tee build/operations.log

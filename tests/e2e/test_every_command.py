@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import infinistore
 from etcd_process import free_port
-from infinistore.cli import COMMANDS, group, load
+from infinistore.cli import COMMANDS, group, load, main
 from infinistore.errors import ConnectError
 from server_process import ServerProcess
 from waiting import until
@@ -94,6 +94,28 @@ def check_nobody_there(name: str, address: str) -> None:
 @pytest.mark.parametrize("name", WORDS)
 def test_with_nothing_at_all_it_says_so_at_once(name: str) -> None:
     check_nobody_there(name, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["bench", "--url", "infinistore://127.0.0.1:1"], 1, "no server answers at 127.0.0.1:1"),
+        (["router"], 2, "give at least one --decode URL"),
+        (["serve", "--pool", "much"], 2, "pool"),
+        (["status", "--admin", "nonsense"], 2, "is not HOST:PORT"),
+        (["statsu"], 2, "did you mean status?"),
+    ],
+)
+def test_what_cannot_work_is_said_in_two_lines_with_its_status(
+    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    told = capsys.readouterr()
+    assert ended.value.code == status
+    assert said in told.err
+    assert told.err.strip().count("\n") <= 1
+    assert told.out == ""
 
 
 @pytest.mark.parametrize("name", ["status", "explain"])

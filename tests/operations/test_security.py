@@ -6,6 +6,7 @@ import http.client
 import json
 import mmap
 import os
+import re
 import stat
 import struct
 import subprocess
@@ -26,6 +27,15 @@ TOKEN = "t0p-s3cret-of-this-test"
 READ_TOKEN = "s3cret-of-those-who-read"
 KEY, VALUE = b"key-of-the-owner", b"value of the owner" * 100
 SPACE = "space-of-the-owner"
+# The protocol's last opcode.
+LAST = max(
+    int(number)
+    for number in re.findall(
+        r"^\| (\d+) \| [A-Z]+ \| (?:client|server)",
+        (Path(__file__).parents[2] / "docs/protocol.md").read_text(),
+        re.M,
+    )
+)
 WRONG = (
     "",
     "wrong",
@@ -75,7 +85,7 @@ def bodies() -> dict[int, bytes]:
         wire.ABORT: keys,
         wire.SUSPECT: keys,
     }
-    return {opcode: asked.get(opcode, b"") for opcode in (0, *range(2, 24), 255)}
+    return {opcode: asked.get(opcode, b"") for opcode in (0, *range(2, LAST + 1), LAST + 1, 255)}
 
 
 def answers(client: WireClient) -> bytes:

@@ -11,9 +11,10 @@ from typing import NoReturn
 
 import click
 
-from infinistore.errors import InfiniStoreError
+from infinistore.errors import ConfigError, InfiniStoreError, UsageError
 
 EXIT_FAILED = 1
+EXIT_WRONG_CALL = 2  # as click has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = with_default_command(list(sys.argv[1:] if arguments is None else arguments))
     try:
         group.main(words, prog_name="infinistore")
+    except (ConfigError, UsageError) as error:
+        click.echo(f"infinistore: error: {error}", err=True)
+        sys.exit(EXIT_WRONG_CALL)
     except InfiniStoreError as error:
         click.echo(f"infinistore: error: {error}", err=True)
     except ModuleNotFoundError as error:

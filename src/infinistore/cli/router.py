@@ -6,8 +6,6 @@ import logging
 
 import click
 
-from infinistore.errors import InfiniStoreError
-
 
 @click.command("router")
 @click.option("--prefill", "prefill_urls", multiple=True, metavar="URL", help="A prefill vLLM.")
@@ -60,16 +58,13 @@ def command(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    try:
-        settings = RouterSettings(
-            prefill_urls=prefill_urls,
-            decode_urls=decode_urls,
-            host=host,
-            port=port,
-            prefill_timeout_s=prefill_timeout_s,
-            prefix_slack=prefix_slack,
-            access_log=access_log,
-        )
-        uvloop.run(serve(settings))
-    except InfiniStoreError as error:
-        raise click.ClickException(str(error)) from error
+    settings = RouterSettings(
+        prefill_urls=prefill_urls,
+        decode_urls=decode_urls,
+        host=host,
+        port=port,
+        prefill_timeout_s=prefill_timeout_s,
+        prefix_slack=prefix_slack,
+        access_log=access_log,
+    )
+    uvloop.run(serve(settings))

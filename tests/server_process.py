@@ -32,6 +32,7 @@ class ServerProcess:
         # Not pytest's tmp_path: a unix socket's path has to fit 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="infinistore-"))
         self._log_path = self._folder / "server.log"
+        self._last_log = ""
         defaults = {
             "--host": "127.0.0.1",
             "--port": "0",
@@ -91,8 +92,10 @@ class ServerProcess:
         return self.process.pid
 
     def log(self) -> str:
-        """What it wrote to stderr so far."""
-        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+        """What it wrote to stderr so far, or until its end."""
+        if self._log_path.exists():
+            self._last_log = self._log_path.read_text(errors="replace")
+        return self._last_log
 
     def admin(self, path: str, method: str = "GET") -> Any:
         """The JSON that the admin port answers, or the text if it is none."""
@@ -122,10 +125,11 @@ class ServerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL if it runs still; removes its files. Harmless when repeated."""
+        """SIGKILL if it runs still; removes its files but not what `log()` says. Harmless twice."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         if self.process.stdout is not None:
             self.process.stdout.close()
+        self.log()
         shutil.rmtree(self._folder, ignore_errors=True)

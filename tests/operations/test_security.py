@@ -65,6 +65,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
         with WireClient(running.address, token=TOKEN.encode(), space=SPACE.encode()) as owner:
             assert owner.get_value(KEY, len(VALUE)) == (wire.OK, VALUE)
         assert running.stop() == 0
+        assert "infinistore" in running.log()
         assert TOKEN not in running.log()
         assert READ_TOKEN not in running.log()
     finally:

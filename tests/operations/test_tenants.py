@@ -48,6 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     try:
         yield running
         assert running.stop() == 0
+        assert "infinistore" in running.log()
         assert not any(token in running.log() for token in (ROOT, A, B, C))
     finally:
         running.kill()

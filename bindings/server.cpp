@@ -66,6 +66,8 @@ ServerOptions convert(nb::handle options) {
           .lease_max_s = option<double>(options, "lease_max_s"),
           .sessions_max = option<std::uint32_t>(options, "sessions_max"),
           .heat_half_life_s = option<double>(options, "heat_half_life_s"),
+          .log_level = option<std::string>(options, "log_level"),
+          .log_format = option<std::string>(options, "log_format"),
           .version = option<std::string>(options, "version"),
           .without_fencing = option<bool>(options, "without_fencing")};
 }

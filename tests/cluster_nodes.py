@@ -64,6 +64,8 @@ class InProcessNode:
             lease_max_s=300.0,
             sessions_max=64,
             heat_half_life_s=1.0,
+            log_level="info",
+            log_format="text",
             version="test",
             without_fencing=False,
         )

@@ -30,15 +30,68 @@ class Line {
       add({&shown, 1});
     }
   }
+  // Within a string of JSON, of which `end` still has to fit.
+  void add_json(std::string_view text, std::string_view end) noexcept {
+    for (const char c : text) {
+      std::array<char, 8> shown{};
+      const std::size_t size = escape(printable(c), shown);
+      if (size_ + size + end.size() > bytes_.size() - 1) break;
+      add({shown.data(), size});
+    }
+    add(end);
+  }
   std::string_view finish() noexcept {
     bytes_[size_] = '\n';
     return {bytes_.data(), size_ + 1};
   }
 
  private:
+  // Bytes beyond ASCII may come from anybody, and JSON is UTF-8: they are shown as \xNN.
+  static std::size_t escape(char c, std::array<char, 8>& into) noexcept {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) {
+      into = {'\\', '\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+      return 5;
+    }
+    if (c == '"' || c == '\\') {
+      into = {'\\', c};
+      return 2;
+    }
+    into = {c};
+    return 1;
+  }
+
   std::array<char, kLineBytesMax> bytes_;
   std::size_t size_ = 0;
 };
+
+// As the management's lines have it: this machine's time, or that of the world by ISO 8601.
+void add_time(Line& line, const timespec& now, bool is_iso) noexcept {
+  tm parts{};
+  if (is_iso) {
+    ::gmtime_r(&now.tv_sec, &parts);
+  } else {
+    ::localtime_r(&now.tv_sec, &parts);
+  }
+  std::array<char, 40> stamp{};
+  const char* const format = is_iso ? "%Y-%m-%dT%H:%M:%S" : "%Y-%m-%d %H:%M:%S";
+  const auto size = std::strftime(stamp.data(), stamp.size(), format, &parts);
+  line.add({stamp.data(), size});
+  if (!is_iso) return;
+  const auto ms = static_cast<unsigned>(now.tv_nsec / 1'000'000);
+  const std::array<char, 10> rest = {'.',
+                                     static_cast<char>('0' + ms / 100),
+                                     static_cast<char>('0' + ms / 10 % 10),
+                                     static_cast<char>('0' + ms % 10),
+                                     '+',
+                                     '0',
+                                     '0',
+                                     ':',
+                                     '0',
+                                     '0'};
+  line.add({rest.data(), rest.size()});
+}
 
 }  // namespace
 
@@ -46,20 +99,31 @@ std::string_view level_name(LogLevel level) noexcept {
   return kLevelNames[static_cast<std::size_t>(level)];
 }
 
+LogLevel level_of(std::string_view name) noexcept {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "info") return LogLevel::kInfo;
+  return name == "warning" ? LogLevel::kWarning : LogLevel::kError;
+}
+
 void Log::write(LogLevel level, std::string_view text) noexcept {
   if (level < level_) return;
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  tm local{};
-  ::localtime_r(&now.tv_sec, &local);
-  std::array<char, 32> stamp{};
-  const auto size = std::strftime(stamp.data(), stamp.size(), "%Y-%m-%d %H:%M:%S", &local);
   Line line;
-  line.add({stamp.data(), size});
-  line.add(" ");
-  line.add(level_name(level));
-  line.add(" infinistore.core: ");
-  line.add_printable(text);  // a peer's words may be in it
+  if (format_ == LogFormat::kJson) {
+    line.add(R"({"time": ")");
+    add_time(line, now, true);
+    line.add(R"(", "level": ")");
+    line.add(level_name(level));
+    line.add(R"(", "logger": "infinistore.core", "message": ")");
+    line.add_json(text, R"("})");
+  } else {
+    add_time(line, now, false);
+    line.add(" ");
+    line.add(level_name(level));
+    line.add(" infinistore.core: ");
+    line.add_printable(text);  // a peer's words may be in it
+  }
   const auto bytes = line.finish();
   [[maybe_unused]] const auto put = ::write(fd_, bytes.data(), bytes.size());
   if (level >= LogLevel::kWarning) keep(level, now.tv_sec, text);

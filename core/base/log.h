@@ -21,6 +21,9 @@ namespace infinistore {
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
 std::string_view level_name(LogLevel level) noexcept;
+LogLevel level_of(std::string_view name) noexcept;  // debug, info, warning; else: error
+
+enum class LogFormat : std::uint8_t { kText, kJson };
 
 struct LogLine {
   std::time_t time_s = 0;
@@ -30,7 +33,8 @@ struct LogLine {
 
 class Log {
  public:
-  explicit Log(LogLevel level, int fd = 2) noexcept : level_(level), fd_(fd) {}
+  explicit Log(LogLevel level, int fd = 2, LogFormat format = LogFormat::kText) noexcept
+      : level_(level), fd_(fd), format_(format) {}
 
   void write(LogLevel level, std::string_view text) noexcept;
 
@@ -55,6 +59,7 @@ class Log {
 
   LogLevel level_;
   int fd_;
+  LogFormat format_;
   mutable Mutex mutex_;
   std::array<Kept, kRecentLines> kept_ GUARDED_BY(mutex_);
   std::size_t kept_count_ GUARDED_BY(mutex_) = 0;  // ever

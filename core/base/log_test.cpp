@@ -63,6 +63,38 @@ TEST_CASE("a long line is cut") {
   CHECK(text.back() == '\n');
 }
 
+TEST_CASE("a line of JSON is whole, whatever is in it") {
+  for (const std::string& text :
+       {std::string("a \"quoted\" \\ name\n\xff"), std::string(5000, '"')}) {
+    Pipe pipe;
+    Log log(LogLevel::kInfo, pipe.in.get(), LogFormat::kJson);
+    log.write(LogLevel::kWarning, text);
+    const auto line = pipe.written();
+    CHECK(line.starts_with(R"({"time": "2)"));
+    CHECK(line.ends_with("\"}\n"));
+    CHECK(line.size() <= 2048);
+    CHECK(line.find(R"(+00:00", "level": "WARNING", "logger": "infinistore.core", "message": ")") ==
+          33);
+    // No quote ends the string before its time.
+    const auto end = line.size() - 3;
+    for (auto at = line.rfind("message\": \"") + 11; at < end; ++at) {
+      if (line[at] == '\\') ++at;
+      CHECK((line[at] != '"' || line[at - 1] == '\\'));
+    }
+  }
+  Pipe pipe;
+  Log log(LogLevel::kInfo, pipe.in.get(), LogFormat::kJson);
+  log.write(LogLevel::kInfo, "a \"b\" \\ \n\xff");
+  CHECK(pipe.written().find(R"("message": "a \"b\" \\ ?\\xff"})") != std::string::npos);
+}
+
+TEST_CASE("levels have the names of the settings") {
+  CHECK(level_of("debug") == LogLevel::kDebug);
+  CHECK(level_of("info") == LogLevel::kInfo);
+  CHECK(level_of("warning") == LogLevel::kWarning);
+  CHECK(level_of("error") == LogLevel::kError);
+}
+
 TEST_CASE("a limited line is written once a second") {
   Pipe pipe;
   Log log(LogLevel::kInfo, pipe.in.get());

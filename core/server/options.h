@@ -35,7 +35,9 @@ struct ServerOptions {
   double lease_max_s;
   std::uint32_t sessions_max;
   double heat_half_life_s;
-  std::string version;  // told to clients
+  std::string log_level;   // debug, info, warning, error
+  std::string log_format;  // text, json
+  std::string version;     // told to clients
   // For tests that must see its harm: what a vanished writer may still touch is reused at once.
   bool without_fencing;
 };

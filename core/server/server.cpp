@@ -106,7 +106,8 @@ class Server::Running {
   const ServerOptions& options_;
   const Identity identity_ = make_identity();
   MonotonicClock clock_;
-  Log log_{LogLevel::kInfo};
+  Log log_{level_of(options_.log_level), 2,
+           options_.log_format == "json" ? LogFormat::kJson : LogFormat::kText};
   WaitTable waits_;
   Store store_;
   Heat heat_;

@@ -31,6 +31,8 @@ ServerOptions some_options() {
           .lease_max_s = 300,
           .sessions_max = 10,
           .heat_half_life_s = 2,
+          .log_level = "info",
+          .log_format = "text",
           .version = "test",
           .without_fencing = false};
 }

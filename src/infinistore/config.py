@@ -29,6 +29,7 @@ ENVIRONMENT_PREFIX = "INFINISTORE_"
 CONFIG_FILE_VARIABLE = "INFINISTORE_CONFIG"
 TOKEN_BYTES_MAX = 512  # of a hello on the wire
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 
 Value = bool | int | float | str
@@ -281,6 +282,9 @@ class ServerConfig(_Config):
         0.1, "Share of a pool that copies for other nodes may take.", low=0, high=0.9
     )
     log_level: str = _setting("info", "How much to log.", choices=LOG_LEVELS)
+    log_format: str = _setting(
+        "text", "Lines for people, or one JSON object a line.", choices=LOG_FORMATS
+    )
 
     def __post_init__(self) -> None:
         _Config.__post_init__(self)  # super() without arguments breaks under slots=True

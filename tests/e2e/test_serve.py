@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import tempfile
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,22 @@ def test_a_token_is_seen_neither_in_the_process_list_nor_in_the_log(
     assert server.process.wait(10) == 0
     assert "s3cret-token" not in server.log()
     assert "wrong-token" not in server.log()
+
+
+def test_a_log_of_json_is_one_object_a_line(start_server: StartServer) -> None:
+    """The management's lines and the core's, of whatever a peer sends."""
+    server = start_server("--log-format=json", "--insecure", "--rdma=off")
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as stranger:
+        stranger.sendall(b'"no frame" \\ at all \xff' * 10)
+        while stranger.recv(4096):
+            pass
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in server.log().splitlines()]
+    assert all(set(line) == {"time", "level", "logger", "message"} for line in lines)
+    assert {"infinistore.core"} < {line["logger"] for line in lines}
+    assert all(datetime.fromisoformat(line["time"]).utcoffset() == timedelta() for line in lines)
+    assert any(line["level"] == "WARNING" for line in lines)
 
 
 def test_ipv6_is_served(start_server: StartServer) -> None:

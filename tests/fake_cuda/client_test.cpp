@@ -47,6 +47,8 @@ struct TestServer {
                                                     .lease_max_s = 300,
                                                     .sessions_max = 64,
                                                     .heat_half_life_s = 2,
+                                                    .log_level = "info",
+                                                    .log_format = "text",
                                                     .version = "test",
                                                     .without_fencing = false});
     const auto started = server->start();

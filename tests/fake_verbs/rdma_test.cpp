@@ -45,6 +45,8 @@ ServerOptions server_options(std::string rdma, const TestCertificate* certificat
           .lease_max_s = 300,
           .sessions_max = 64,
           .heat_half_life_s = 2,
+          .log_level = "info",
+          .log_format = "text",
           .version = "test",
           .without_fencing = false};
 }

@@ -31,6 +31,8 @@ int main(int argc, char** argv) {
                               .lease_max_s = 300,
                               .sessions_max = 1024,
                               .heat_half_life_s = 2,
+                              .log_level = "info",
+                              .log_format = "text",
                               .version = "fuzz",
                               .without_fencing = false});
   const auto started = server.start();

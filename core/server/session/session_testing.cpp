@@ -303,6 +303,8 @@ Harness::Harness(std::string_view transport, HarnessOptions options)
                .lease_max_s = given_.lease_max_s,
                .sessions_max = 1000,
                .heat_half_life_s = 2,
+               .log_level = "info",
+               .log_format = "text",
                .version = "test",
                .without_fencing = given_.without_fencing},
       store_(make_pool(given_.pool_bytes),

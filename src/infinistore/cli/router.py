@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 import click
+
+from infinistore.config import LOG_FORMATS, LOG_LEVELS
 
 
 @click.command("router")
@@ -31,8 +31,15 @@ import click
     "--log-level",
     default="info",
     show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=click.Choice(LOG_LEVELS),
     help="What is worth a line on stderr.",
+)
+@click.option(
+    "--log-format",
+    default="text",
+    show_default=True,
+    type=click.Choice(LOG_FORMATS),
+    help="Lines for people, or one JSON object a line.",
 )
 def command(
     prefill_urls: tuple[str, ...],
@@ -43,6 +50,7 @@ def command(
     prefix_slack: int,
     access_log: bool,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Send requests to a prefill vLLM, then to a decode vLLM, as one OpenAI-compatible server.
 
@@ -54,10 +62,9 @@ def command(
 
     from infinistore.router.daemon import serve
     from infinistore.router.settings import RouterSettings
+    from infinistore.server.log_lines import log_to_stderr
 
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(log_level, log_format)
     settings = RouterSettings(
         prefill_urls=prefill_urls,
         decode_urls=decode_urls,

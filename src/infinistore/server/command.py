@@ -12,11 +12,11 @@ import click
 
 from infinistore.config import GIB, ServerConfig, Setting, load, settings
 from infinistore.errors import ConfigError, InfiniStoreError
+from infinistore.server.log_lines import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
 EXIT_CANNOT_START = 2
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def command(file: str | None, **flags: object) -> None:
         config, remarks = read(flags, file)
     except ConfigError as error:
         _fail(error)
-    logging.basicConfig(stream=sys.stderr, format=LOG_FORMAT, level=config.log_level.upper())
+    log_to_stderr(config.log_level, config.log_format)
     for remark in remarks:
         logger.warning("%s", remark)
     from infinistore import __version__

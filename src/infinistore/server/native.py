@@ -68,6 +68,8 @@ class ServerOptions:
     lease_max_s: float
     sessions_max: int
     heat_half_life_s: float
+    log_level: str
+    log_format: str
     version: str
     without_fencing: bool  # for tests only
 
@@ -98,6 +100,8 @@ def options_for(plan: Plan, version: str) -> ServerOptions:
         lease_max_s=config.lease_max_s,
         sessions_max=config.sessions_max,
         heat_half_life_s=config.heat_half_life_s,
+        log_level=config.log_level,
+        log_format=config.log_format,
         version=version,
         without_fencing=plan.without_fencing,
     )

@@ -242,7 +242,7 @@ class Client:
 
     @property
     def server(self) -> dict[str, Any]:
-        """What the server said of itself: incarnation, version, pool_bytes."""
+        """What the server said: incarnation, version, pool_bytes, transport, read_only."""
         return self._session.server()
 
     def close(self) -> None:

@@ -234,6 +234,7 @@ class Cluster:
             "version": ", ".join(sorted({fact["version"] for fact in facts})),
             "pool_bytes": sum(fact["pool_bytes"] for fact in facts),
             "transport": transports.pop() if len(transports) == 1 else "mixed",
+            "read_only": any(fact.get("read_only", False) for fact in facts),
             "no_sharing_reason": next((r for f in facts if (r := f["no_sharing_reason"])), ""),
             "nodes": nodes,
         }

@@ -153,6 +153,7 @@ class FakeStore:
         self.read_codes: dict[bytes, Code] = {}  # key -> what its next reads say
         self.write_code: Code | None = None
         self.is_dead = False
+        self.is_read_only = False
         self.is_stubborn = False  # batches go on although they were cancelled
         self._next_lease = 1
 
@@ -179,6 +180,7 @@ class FakeClient:
         self.batches: list[FakeBatch] = []
         self.lookups: list[FakeLookup] = []
         self.is_closed = False
+        self.server = {"read_only": store.is_read_only}
 
     def write_segments(
         self,

@@ -371,12 +371,29 @@ def test_nothing_is_withdrawn_over_a_link_that_is_lost(
     assert [entry for entry in store.log if entry[0] == "abort"] == [("abort", 5, 0)] * withdraws
 
 
-def test_a_full_store_is_no_reason_to_pause(engine: Engine, store: FakeStore) -> None:
-    store.write_code = Code.OUT_OF_MEMORY
+@pytest.mark.parametrize("code", [Code.OUT_OF_MEMORY, Code.QUOTA_EXCEEDED])
+def test_a_full_store_is_no_reason_to_pause(engine: Engine, store: FakeStore, code: Code) -> None:
+    store.write_code = code
     for name in ("a", "b", "c"):
         engine.prefill(Request(name, PROMPT), BLOCKS)
     assert engine.worker.counters.totals["blocks_save_failed"] == 15
     assert engine.worker.is_saving
+
+
+def test_who_only_reads_loads_and_saves_nothing(engine: Engine, store: FakeStore) -> None:
+    engine.prefill(Request("w", PROMPT[:9]), BLOCKS)
+    store.is_read_only = True
+    reader = Engine(store)
+    try:
+        store.log.clear()
+        reader.prefill(Request("r", PROMPT), BLOCKS)
+        assert not any(entry[0] in ("write", "abort") for entry in store.log)
+        assert reader.worker.counters.totals["blocks_save_skipped"] == 5
+        assert reader.worker.counters.totals["blocks_save_failed"] == 0
+        assert not reader.worker.is_saving
+        assert reader.match(Request("s", PROMPT))[0] == 8
+    finally:
+        reader.close()
 
 
 def test_the_gate_opens_for_one_try_and_closes_for_longer() -> None:

@@ -48,6 +48,7 @@ class StoreLink:
         self._epoch = settings.weights_epoch
         self._lock = threading.Lock()
         self._client: Client | None = None
+        self.only_reads = False  # as the settings or the token have it: nothing is saved
         self._device: int | None = None  # the GPU that copies to and from the store's memory
         self._closing = threading.Event()
         self._tried = threading.Event()  # the first attempt has succeeded or failed
@@ -144,6 +145,9 @@ class StoreLink:
         prepared = self._device
         if prepared is not None:
             self._prepare(client, prepared)
+        if client.server["read_only"] and not self.only_reads:
+            logger.info("this client only reads: blocks are loaded, and none is saved")
+        self.only_reads = client.server["read_only"]
         with self._lock:
             is_over = self._epoch != epoch
             is_wanted = not self._closing.is_set() and not is_over

@@ -22,7 +22,8 @@ _FAILURES_MAX = 2
 _PAUSE_S, _PAUSE_MAX_S = 5.0, 60.0
 # The store said no, at once: this costs the step nothing, so saving goes on.
 _REFUSALS = frozenset(
-    {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.OVERLOADED, Code.ABORTED}
+    {Code.SIZE_MISMATCH, Code.TOO_LARGE, Code.OUT_OF_MEMORY, Code.QUOTA_EXCEEDED}
+    | {Code.OVERLOADED, Code.ABORTED}
 )
 # The connection is gone (a client closes it when an answer is late), and what it staged with it.
 _LOST = frozenset({Code.DISCONNECTED, Code.TIMEOUT, Code.CLOSED})

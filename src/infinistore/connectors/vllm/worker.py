@@ -102,7 +102,7 @@ class WorkerSide:
     @property
     def is_saving(self) -> bool:
         """Whether saves are on their way to the store and not paused."""
-        return self._gate.is_open and self._client is not None
+        return self._gate.is_open and self._client is not None and not self._link.only_reads
 
     def begin_step(self, plan: StepPlan) -> None:
         """Takes the step's plan; before any hook of the step."""
@@ -147,7 +147,7 @@ class WorkerSide:
         if not plan.saves or not self._saves or not self._groups:
             return {}
         client = self._client
-        if client is None or not self._gate.is_open:
+        if client is None or not self.is_saving:
             self.counters.add("blocks_save_skipped", sum(map(len, plan.saves)))
             return {}
         return {

@@ -25,6 +25,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "top": ("--count", "1", "--interval", "0.1"),
     "explain": ("--key", "there", "--namespace", "load"),
     "namespaces": (),
+    "tenants": (),
     "keys": ("count",),
     "purge": ("--namespace", "nobody's"),
     "verify": (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import urllib.error
 import urllib.request
@@ -75,6 +76,18 @@ def text(server: ServerProcess, path: str, token: str) -> str:
     request.add_header("Authorization", f"Bearer {token}")
     with urllib.request.urlopen(request, timeout=10) as answer:
         return str(answer.read().decode())
+
+
+def told_by(command: str, server: ServerProcess, token: str, as_json: bool = True) -> Any:
+    """The command's JSON; else the words of each line, between bars."""
+    words = [command, "--admin", server.admin_address, *(["--json"] if as_json else [])]
+    done = CliRunner().invoke(group, words, env={"INFINISTORE_TOKEN": token})
+    assert done.exit_code == 0, done.output
+    if as_json:
+        return json.loads(done.stdout)
+    return "\n".join(
+        f"| {' | '.join(re.split(r' {2,}', line))} |" for line in done.output.split("\n")
+    )
 
 
 def write(client: infinistore.Client, keys: list[str], fill: int = 1) -> None:
@@ -168,6 +181,8 @@ def test_a_full_quota_drives_out_its_owners_oldest_and_nobody_elses(
     for name in told:
         suffix = "" if name in ("quota_bytes", "used_bytes") else "_total"
         assert f'infinistore_tenant_{name}{suffix}{{tenant="a"}} {row[name]}\n' in metrics
+    assert told_by("tenants", shared, A) == {"tenants": [row]}
+    assert "| 100.0 % |" in told_by("tenants", shared, ROOT, as_json=False)
     command = ["explain", "--admin", shared.admin_address, "--namespace", "a/x", "--json"]
     asked = CliRunner().invoke(group, [*command, "--key", "k1"], env={"INFINISTORE_TOKEN": ROOT})
     (story,) = json.loads(asked.stdout)["keys"]

@@ -32,6 +32,7 @@ COMMANDS = (
     Entry("top", "infinistore.cli.top", "A running server, live; --what-if: by pool size."),
     Entry("explain", "infinistore.cli.explain", "Why a prompt or keys are hits or misses."),
     Entry("namespaces", "infinistore.cli.namespaces", "Whose keys a running server holds."),
+    Entry("tenants", "infinistore.cli.tenants", "What each tenant holds, against its quota."),
     Entry("keys", "infinistore.cli.keys", "Questions about keys."),
     Entry("purge", "infinistore.cli.purge", "Erase every key of a namespace."),
     Entry("verify", "infinistore.cli.verify", "Compare every value with its checksum."),

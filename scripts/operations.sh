@@ -27,7 +27,7 @@ run_tests() {
     tests/unit/server tests/unit/cli tests/unit/connectors/test_connector_spans.py \
     tests/unit/test_what_if.py tests/e2e/test_cli.py tests/e2e/test_every_command.py \
     tests/e2e/test_explain.py tests/e2e/test_readme.py tests/e2e/test_serve.py tests/e2e/test_verify.py \
-    -rs "$@" | tee build/operations.log
+    -rs --junitxml=build/operations.xml "$@" | tee build/operations.log
   return "${PIPESTATUS[0]}"
 }
 
@@ -37,7 +37,9 @@ mkdir -p build
 stage "Chromium" 5 install_browser
 stage "tools for manifests" 5 install_tools
 parts=() rc=0
+rm -f build/operations.xml
 (stage "operations" 20 run_tests "$@") || rc=$?
+[ ! -f build/operations.xml ] || { say "what was shown:"; python scripts/operations_summary.py build/operations.xml; }
 parts+=("tests $(tail -1 build/operations.log | tr -d '=' | sed 's/^ *//; s/ *$//')")
 if [ -n "${WITHOUT_FIRST_HIT:-}" ]; then
   parts+=("first hit left out")

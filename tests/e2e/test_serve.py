@@ -141,6 +141,21 @@ def test_a_token_is_seen_neither_in_the_process_list_nor_in_the_log(
     assert "wrong-token" not in server.log()
 
 
+@pytest.mark.parametrize("words", [("--token", "s3cret-token"), ("--token=s3cret-token",)])
+def test_a_token_among_the_arguments_is_put_out_of_sight(
+    start_server: StartServer, words: tuple[str, ...]
+) -> None:
+    server = start_server(*words)
+    arguments = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    assert b"s3cret" not in arguments
+    assert b"*" * len("s3cret-token") in arguments
+    assert b"--pool=64MiB" in arguments
+    infinistore.connect(server.url, token="s3cret-token").close()
+    assert server.stop() == 0
+    assert "until it was read" in server.log()
+    assert "s3cret" not in server.log()
+
+
 def test_a_log_of_json_is_one_object_a_line(start_server: StartServer) -> None:
     """The management's lines and the core's, of whatever a peer sends."""
     server = start_server("--log-format=json", "--insecure", "--rdma=off")

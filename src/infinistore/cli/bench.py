@@ -113,6 +113,9 @@ def command(
         if not 1 <= size <= working_set:
             raise click.BadParameter(f"a block of {size} bytes is not within the working set")
     from infinistore.bench.run import BLOCK_SIZES, Options
+    from infinistore.server.process_list import hide_argument
+
+    hide_argument(token or "")
 
     options = Options(
         url=url,

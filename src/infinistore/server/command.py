@@ -13,6 +13,7 @@ import click
 from infinistore.config import GIB, ServerConfig, Setting, load, settings
 from infinistore.errors import ConfigError, InfiniStoreError
 from infinistore.server.log_lines import log_to_stderr
+from infinistore.server.process_list import hide_argument
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,8 @@ def command(file: str | None, **flags: object) -> None:
     Every flag is also an environment variable (--pool: INFINISTORE_POOL) and a TOML key
     (pool, in the table [server]); a flag wins over the environment, that over the file.
     """
+    for name in SECRETS:
+        hide_argument(str(flags.get(name) or ""))
     try:
         config, remarks = read(flags, file)
     except ConfigError as error:
@@ -124,7 +127,9 @@ def read(flags: dict[str, object], file: str | None) -> tuple[ServerConfig, list
     for name, instead in SECRETS.items():
         if flags.get(name):
             flag = "--" + name.replace("_", "-")
-            remarks.append(f"{flag} shows in the list of processes; prefer {instead}")
+            remarks.append(
+                f"{flag} showed in the list of processes until it was read; prefer {instead}"
+            )
     # Who gave one of the original's marks has its other one in mind.
     if any(flags.get(_name(alias)) is not None for alias in MARKS):
         flags |= {_name(alias): flags.get(_name(alias)) or alias.default for alias in MARKS}

@@ -26,7 +26,7 @@ first_hit() {
     grep -q ready ready && break
     sleep 0.1
   done
-  "$python" - "$fresh_folder/clone/README.md" "$(sed 's/.* data=\([^ ]*\) .*/\1/' ready)" <<'PY'
+  "$python" - "$fresh_folder/clone/README.md" "$(sed 's/.* data=\([^ ]*\) .*/\1/' ready)" >example <<'PY'
 import re, sys
 
 code = re.search(r"```python\n(.*?)```", open(sys.argv[1]).read(), re.S)[1]
@@ -39,5 +39,6 @@ git clone -q . "$fresh_folder/clone"
 fetch_others
 others=$SECONDS
 first_hit
-say "first hit: $SECONDS s after the clone (at most 600), own part $((SECONDS - others)) s (at most 120)"
+say "first hit: $SECONDS s after the clone (at most 600), own part $((SECONDS - others)) s (at most 120), \
+load $(cut -d" " -f1 /proc/loadavg) on $(nproc) CPUs"
 [ "$SECONDS" -lt 600 ] && [ "$((SECONDS - others))" -lt 120 ]

@@ -42,7 +42,7 @@ build_targets() {
 build_server() {
   cmake -S . -B build/asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
     -DINFINISTORE_BUILD_TESTS=ON -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE=address,undefined \
-    >build/asan-configure.log || { tail -20 build/asan-configure.log; return 1; }
+    -DINFINISTORE_PRECOMPILE=ON >build/asan-configure.log || { tail -20 build/asan-configure.log; return 1; }
   cmake --build build/asan --target fuzz_server
 }
 

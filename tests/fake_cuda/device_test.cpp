@@ -1,7 +1,6 @@
 // core/device over the double of CUDA's driver, so that sanitizers see both sides of it.
 //
 // INFINISTORE_CUDA_LIBRARY names the double, which this program is linked with as well.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 

@@ -2,7 +2,6 @@
 // goes wrong on request, and sanitizers see both ends.
 //
 // INFINISTORE_VERBS_LIBRARY names the double, which this program is linked with as well.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cerrno>

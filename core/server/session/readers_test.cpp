@@ -48,7 +48,7 @@ GetRequest whole(std::string_view key, std::uint64_t bytes) {
 
 PutRequest put_of(std::string_view key) {
   PutRequest request;
-  request.replace = true;
+  request.on_exists = OnExists::kReplace;
   request.keys = {key};
   request.ranges.items = {{8, 0, 8}};
   return request;

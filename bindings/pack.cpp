@@ -10,6 +10,15 @@ namespace nb = nanobind;
 namespace infinistore {
 namespace {
 
+// Keys of a long list are mostly out of the CPU's cache: a third of the time went by in waits for
+// them.
+constexpr std::size_t kLookAhead = 8;
+constexpr std::size_t kObjectBytes = 64;  // before the end of a short text, at least
+void look_ahead(PyObject* object) {
+  __builtin_prefetch(object);
+  __builtin_prefetch(reinterpret_cast<const char*>(object) + kObjectBytes);
+}
+
 std::string at(std::size_t index) { return "block " + std::to_string(index); }
 
 std::string shown(PyObject* object) { return nb::repr(nb::handle(object)).c_str(); }
@@ -68,8 +77,12 @@ Pack Pack::from_keys(nb::list keys) {
   Pack pack;
   const std::size_t count = list_size(keys.ptr());
   pack.spec_.keys.reserve(count);
+  const auto key_at = [&](std::size_t i) {
+    return PyList_GetItem(keys.ptr(), static_cast<Py_ssize_t>(i));
+  };
   for (std::size_t i = 0; i < count; ++i) {
-    add_key(pack.spec_.keys, PyList_GetItem(keys.ptr(), static_cast<Py_ssize_t>(i)), i);
+    if (i + kLookAhead < count) look_ahead(key_at(i + kLookAhead));
+    add_key(pack.spec_.keys, key_at(i), i);
   }
   return pack;
 }

@@ -93,6 +93,9 @@ def region_of(cache: Any, *, writable: bool) -> Region:
     Raises `UsageError` unless it is contiguous, the host's or a CUDA device's and, if asked for,
     writable.
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(cache, torch.Tensor):
+        return _tensor_region(cache)
     if hasattr(type(cache), "__array_interface__"):
         plain = _native.plain_buffer(cache, writable)  # in a tenth of the time of _array_region()
         if plain is not None:
@@ -108,11 +111,13 @@ def region_of(cache: Any, *, writable: bool) -> Region:
     return _buffer_region(cache, writable)
 
 
+# Each question to a tensor takes some microseconds where a step of the model has had the cache.
 def _tensor_region(tensor: Any) -> Region:
-    kind = getattr(tensor.device, "type", str(tensor.device))
+    device = tensor.device
+    kind = getattr(device, "type", None) or str(device)
     if kind not in ("cpu", "cuda"):
         raise UsageError(
-            f"the cache is a tensor on {tensor.device}; only memory of the CPU and of CUDA devices "
+            f"the cache is a tensor on {device}; only memory of the CPU and of CUDA devices "
             "can be used: copy it with .cpu() first"
         )
     if not _is_dense(tensor):
@@ -123,7 +128,7 @@ def _tensor_region(tensor: Any) -> Region:
             "which is not contiguous; give the whole tensor that it is a view of, or .contiguous()"
         )
     size = int(tensor.element_size())
-    place = HOST if kind == "cpu" else _place_of_tensor(tensor)
+    place = HOST if kind == "cpu" else _place_on(int(device.index))
     return Region(int(tensor.data_ptr()), int(tensor.numel()) * size, size, tensor, place)
 
 
@@ -135,9 +140,8 @@ def _is_dense(tensor: Any) -> bool:
     return layout is None or str(layout) == "torch.strided"
 
 
-def _place_of_tensor(tensor: Any) -> Place:
-    torch = sys.modules["torch"]  # whoever has such a tensor has loaded it
-    device = int(tensor.get_device())
+def _place_on(device: int) -> Place:
+    torch = sys.modules["torch"]  # whoever has a tensor there has loaded it
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw_stream is not None:  # without making an object of it
         return Place(device, int(raw_stream(device)))

@@ -127,7 +127,7 @@ int run(std::size_t key_count, unsigned threads, std::string_view policy) {
     each(bytes == 4096 ? "find, heat of 4 KiB and drop" : "find, heat of 64 KiB and drop", 1,
          [&](std::size_t i) {
            const auto lease = store.find(0, keys[i]);
-           if (lease) heat.served(*lease, bytes, clock.now());
+           if (lease) heat.served(std::span(&*lease, 1), std::span(&bytes, 1), clock.now());
            wrong += lease ? 0 : 1;
          });
   }

@@ -128,7 +128,8 @@ void Gets::answer(Connection& connection, Open open) {
   ReplyLimits left = limits;
   std::size_t body_left = kBodyBytesMax - 4 - open.items.size();
   sending.begun_at = open.begun_at;
-  const Nanos now = context_.clock.now();
+  std::vector<std::uint64_t> served_bytes;
+  served_bytes.reserve(open.items.size());
   sending.pins.reserve(open.items.size());
   reply.outcomes.reserve(open.items.size());
   reply.found.reserve(open.items.size());
@@ -141,9 +142,10 @@ void Gets::answer(Connection& connection, Open open) {
     reply.outcomes.push_back(item.outcome);
     if (item.outcome != Code::kOk) continue;
     sending.bytes += item.range.bytes;
-    context_.heat.served(*item.lease, item.range.bytes, now);
+    served_bytes.push_back(item.range.bytes);
     sending.pins.push_back(std::move(*item.lease));
   }
+  context_.heat.served(sending.pins, served_bytes, context_.clock.now());
   if (reply.found.empty()) {
     connection.send(Opcode::kData, open.request_id, encode(reply));
     return;

@@ -1,6 +1,7 @@
 #include "core/store/heat/heat.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "core/base/limits.h"
@@ -11,6 +12,9 @@ namespace {
 
 // Fewer bytes count as so many, as often as makes up for it: 4 KiB every 16th time.
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
+
+// Of a batch, under the lock: some microseconds.
+constexpr std::size_t kServedAtOnce = 64;
 
 // Of an index, looked at under its shard's lock: some microseconds.
 constexpr std::size_t kGroupsAtOnce = 16;
@@ -67,15 +71,27 @@ Heat::Key shown(const Store& store, Seen&& seen) {
 Heat::Heat(Store& store, const Clock& clock, Nanos half_life)
     : store_(store), clock_(clock), sketch_(kHeatKeysMax, half_life) {}
 
-void Heat::served(const Lease& lease, std::uint64_t bytes, Nanos now) noexcept {
-  const std::uint64_t hash = lease.entry_->hash;
-  if (bytes < kSampleBytes) {
-    // The nanoseconds are random enough, and a key's hash has a seed.
-    if (mixed(static_cast<std::uint64_t>(now) ^ hash) % kSampleBytes >= bytes) return;
-    bytes = kSampleBytes;
+void Heat::served(std::span<const Lease> leases, std::span<const std::uint64_t> bytes,
+                  Nanos now) noexcept {
+  std::array<std::uint64_t, kServedAtOnce>
+      hashes;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<std::uint64_t, kServedAtOnce> counts;  // NOLINT: as above
+  for (std::size_t i = 0; i < leases.size();) {
+    std::size_t taken = 0;
+    for (; i < leases.size() && taken < kServedAtOnce; ++i) {
+      const std::uint64_t hash = leases[i].entry_->hash;
+      // The nanoseconds are random enough, and a key's hash has a seed.
+      if (bytes[i] < kSampleBytes &&
+          mixed(static_cast<std::uint64_t>(now) ^ hash) % kSampleBytes >= bytes[i]) {
+        continue;
+      }
+      hashes[taken] = hash;
+      counts[taken++] = std::max(bytes[i], kSampleBytes);
+    }
+    const MutexLock lock(mutex_);
+    sketch_.expect(std::span(hashes).first(taken));
+    for (std::size_t k = 0; k < taken; ++k) sketch_.add(hashes[k], counts[k], now);
   }
-  const MutexLock lock(mutex_);
-  sketch_.add(hash, bytes, now);
 }
 
 double Heat::total_rate() const noexcept {

@@ -1,7 +1,7 @@
 #pragma once
 // Heat: how much a store serves of which keys, and a walk over all keys with their heat.
 //
-//   heat.served(lease, bytes)      by who sends them; a twentieth of a microsecond
+//   heat.served(leases, bytes)     by who sends them; a twentieth of a microsecond each
 //   heat.hottest(100)              what is worth copying to others
 //   heat.list_keys(cursor, 1000)   what moves when others join, or this one leaves
 //
@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,9 @@ class Heat {
 
   Heat(Store& store, const Clock& clock, Nanos half_life);
 
-  // Of a value that the lease holds, to whoever reads it.  Few bytes are sampled.
-  void served(const Lease& lease, std::uint64_t bytes, Nanos now) noexcept EXCLUDES(mutex_);
+  // bytes[i] of the value that leases[i] holds, to whoever reads it.  Few bytes are sampled.
+  void served(std::span<const Lease> leases, std::span<const std::uint64_t> bytes,
+              Nanos now) noexcept EXCLUDES(mutex_);
   double total_rate() const noexcept EXCLUDES(mutex_);
 
   // The hottest first, sealed ones only.  Not those that were ever put with OnExists::kReplace:

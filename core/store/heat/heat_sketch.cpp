@@ -43,12 +43,22 @@ void HeatSketch::move_landmark(Nanos now) noexcept {
   }
   for (auto& cold : heap_) cold.weight *= shrink;
   total_ *= shrink;
-  landmark_ = now;
+  landmark_ = added_at_ = now;
+  added_growth_ = 1;
+}
+
+void HeatSketch::expect(std::span<const std::uint64_t> hashes) const noexcept {
+  for (const std::uint64_t hash : hashes) __builtin_prefetch(&chains_[hash & (chains_.size() - 1)]);
+  for (const std::uint64_t hash : hashes) {
+    const auto first = chains_[hash & (chains_.size() - 1)];
+    if (first != kNone) __builtin_prefetch(&counters_[first], 1);
+  }
 }
 
 void HeatSketch::add(std::uint64_t hash, std::uint64_t bytes, Nanos now) noexcept {
   if (static_cast<double>(now - landmark_) > kDoublingsMax * half_life_) move_landmark(now);
-  const double weight = static_cast<double>(bytes) * growth(now);
+  if (now != std::exchange(added_at_, now)) added_growth_ = growth(now);  // a batch's keys share it
+  const double weight = static_cast<double>(bytes) * added_growth_;
   total_ += weight;
   if (const auto found = find(hash); found != kNone) {
     counters_[found].weight += weight;

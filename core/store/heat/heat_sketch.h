@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -27,6 +28,8 @@ class HeatSketch {
   HeatSketch(std::size_t keys_max, Nanos half_life);
 
   void add(std::uint64_t hash, std::uint64_t bytes, Nanos now) noexcept;
+  // Brings into the caches what add() of these will look at.
+  void expect(std::span<const std::uint64_t> hashes) const noexcept;
 
   // What was served in a half-life counts twice as much as in the one before it.
   double rate(std::uint64_t hash, Nanos now) const noexcept;  // 0: not counted
@@ -64,6 +67,8 @@ class HeatSketch {
   const std::size_t keys_max_;
   const double half_life_;  // in nanoseconds
   Nanos landmark_ = 0;      // when a byte weighs 1
+  Nanos added_at_ = 0;      // last
+  double added_growth_ = 1;
   double total_ = 0;
   std::vector<Counter> counters_;
   std::vector<std::uint32_t> chains_;  // the first counter of each; a power of two

@@ -18,7 +18,7 @@ struct Fixture {
   void serve(std::string_view key, std::uint64_t bytes, NamespaceId space = 0) {
     const auto lease = store.find(space, key);
     REQUIRE(lease);
-    heat.served(*lease, bytes, clock.now());
+    heat.served(std::span(&*lease, 1), std::span(&bytes, 1), clock.now());
   }
   std::vector<std::string> names(std::size_t count_max = 100) const {
     std::vector<std::string> found;

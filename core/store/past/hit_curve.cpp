@@ -1,6 +1,7 @@
 #include "core/store/past/hit_curve.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -11,7 +12,9 @@ namespace infinistore {
 namespace {
 
 constexpr std::size_t kSlots = 2 * kSampledKeysMax;
-constexpr std::size_t kRow = 256;  // about the root of it
+constexpr std::size_t kRow = 32;           // slots
+constexpr std::size_t kBlock = 32 * kRow;  // slots
+static_assert(kSlots % kBlock == 0);
 // What was sampled so long ago counts half: a curve is of the workload as it is now.
 constexpr double kAsksHalved = 1 << 18;
 
@@ -19,11 +22,11 @@ constexpr double kAsksHalved = 1 << 18;
 
 HitCurve::HitCurve(std::uint64_t pool_bytes)
     : bytes_max_(pool_bytes * kCurvePoolsMax),
+      chains_(std::bit_ceil(kSampledKeysMax), kNone),
       slots_(kSlots),
       slot_bytes_(kSlots),
-      row_bytes_(kSlots / kRow) {
-  tracked_.reserve(kSampledKeysMax + 1);
-}
+      row_bytes_(kSlots / kRow),
+      block_bytes_(kSlots / kBlock) {}
 
 double HitCurve::rate_locked() const noexcept {
   return static_cast<double>(threshold_.load(std::memory_order_relaxed)) / (1u << kPlaceBits);
@@ -43,7 +46,7 @@ double HitCurve::ask(std::uint64_t hash, std::uint64_t bytes, double least_bytes
 void HitCurve::write(std::uint64_t hash, std::uint64_t bytes) {
   if (!mutex_.try_lock()) return;
   if (samples(hash)) {
-    last_bytes_ = bytes;
+    if (bytes != 0) last_bytes_ = bytes;
     use_locked(hash, bytes);
     trim_locked();
   }
@@ -62,19 +65,33 @@ double HitCurve::ask_locked(std::uint64_t hash, std::uint64_t bytes, double leas
   return needed;
 }
 
-double HitCurve::use_locked(std::uint64_t hash, std::uint64_t bytes) {
-  const auto [at, is_new] = tracked_.try_emplace(hash);
-  Tracked& tracked = at->second;
-  double needed = kNever;
-  if (is_new) {
-    tracked.bytes = bytes != 0 ? bytes : last_bytes_;
-  } else {
-    const std::uint64_t since = bytes_behind_locked(tracked.slot);
-    leave_slot_locked(tracked);
-    if (bytes != 0) tracked.bytes = bytes;
-    needed = static_cast<double>(since) / rate_locked() + static_cast<double>(tracked.bytes);
+void HitCurve::expect(std::span<const std::uint64_t> hashes) const noexcept {
+  if (!mutex_.try_lock()) return;
+  for (const std::uint64_t hash : hashes) {
+    if (samples(hash)) __builtin_prefetch(&chains_[chain_of(hash)]);
   }
-  take_slot_locked(hash, tracked);
+  for (const std::uint64_t hash : hashes) {
+    if (!samples(hash)) continue;
+    const std::uint32_t slot = chains_[chain_of(hash)];
+    if (slot == kNone) continue;
+    __builtin_prefetch(&slots_[slot], 1);
+    __builtin_prefetch(&slot_bytes_[slot], 1);
+  }
+  mutex_.unlock();
+}
+
+double HitCurve::use_locked(std::uint64_t hash, std::uint64_t bytes) {
+  const std::uint32_t slot = find_locked(hash);
+  double needed = kNever;
+  if (slot == kNone) {
+    if (bytes == 0) bytes = last_bytes_;
+  } else {
+    if (bytes == 0) bytes = slot_bytes_[slot];
+    needed =
+        static_cast<double>(bytes_behind_locked(slot)) / rate_locked() + static_cast<double>(bytes);
+    leave_slot_locked(slot);
+  }
+  take_slot_locked(hash, bytes);
   return needed;
 }
 
@@ -85,57 +102,74 @@ std::uint64_t HitCurve::asked() const noexcept {
 }
 
 std::uint64_t HitCurve::bytes_behind_locked(std::uint32_t slot) const noexcept {
+  const auto sum = [](const std::vector<std::uint64_t>& of, std::size_t begin, std::size_t end) {
+    const auto run = std::span(of).subspan(begin, end - begin);
+    return std::accumulate(run.begin(), run.end(), std::uint64_t{0});
+  };
   const std::size_t row = slot / kRow;
-  const auto slots = std::span(slot_bytes_).subspan(slot + 1, (row + 1) * kRow - (slot + 1));
-  const auto rows = std::span(row_bytes_).subspan(row + 1);
-  const auto sum = std::accumulate(slots.begin(), slots.end(), std::uint64_t{0});
-  return std::accumulate(rows.begin(), rows.end(), sum);
+  const std::size_t block = slot / kBlock;
+  return sum(slot_bytes_, slot + 1, (row + 1) * kRow) +
+         sum(row_bytes_, row + 1, (block + 1) * (kBlock / kRow)) +
+         sum(block_bytes_, block + 1, block_bytes_.size());
 }
 
-void HitCurve::leave_slot_locked(const Tracked& tracked) noexcept {
-  row_bytes_[tracked.slot / kRow] -= tracked.bytes;
-  tracked_bytes_ -= tracked.bytes;
-  slots_[tracked.slot] = slot_bytes_[tracked.slot] = 0;
+// The low bits: a sampled key's high ones are much alike after place_of().
+std::size_t HitCurve::chain_of(std::uint64_t hash) const noexcept {
+  return hash & (chains_.size() - 1);
 }
 
-void HitCurve::take_slot_locked(std::uint64_t hash, Tracked& tracked) {
+std::uint32_t HitCurve::find_locked(std::uint64_t hash) const noexcept {
+  std::uint32_t slot = chains_[chain_of(hash)];
+  while (slot != kNone && slots_[slot].hash != hash) slot = slots_[slot].next;
+  return slot;
+}
+
+void HitCurve::leave_slot_locked(std::uint32_t slot) noexcept {
+  auto* at = &chains_[chain_of(slots_[slot].hash)];
+  while (*at != slot) at = &slots_[*at].next;
+  *at = slots_[slot].next;
+  const std::uint64_t bytes = std::exchange(slot_bytes_[slot], 0);
+  row_bytes_[slot / kRow] -= bytes;
+  block_bytes_[slot / kBlock] -= bytes;
+  tracked_bytes_ -= bytes;
+  --tracked_;
+}
+
+void HitCurve::take_slot_locked(std::uint64_t hash, std::uint64_t bytes) {
   if (next_slot_ == slots_.size()) close_ranks_locked();
-  tracked.slot = next_slot_++;
-  slots_[tracked.slot] = hash;
-  slot_bytes_[tracked.slot] = tracked.bytes;
-  row_bytes_[tracked.slot / kRow] += tracked.bytes;
-  tracked_bytes_ += tracked.bytes;
+  const std::uint32_t slot = next_slot_++;
+  slots_[slot] = {.hash = hash, .next = std::exchange(chains_[chain_of(hash)], slot)};
+  slot_bytes_[slot] = bytes;
+  row_bytes_[slot / kRow] += bytes;
+  block_bytes_[slot / kBlock] += bytes;
+  tracked_bytes_ += bytes;
+  ++tracked_;
 }
 
 // Moves all to the front, in their order.
 void HitCurve::close_ranks_locked() {
-  const std::vector<std::uint64_t> hashes = std::move(slots_);
-  slots_.assign(kSlots, 0);
-  slot_bytes_.assign(kSlots, 0);
-  row_bytes_.assign(kSlots / kRow, 0);
-  next_slot_ = first_slot_ = 0;
+  const std::size_t end = std::exchange(next_slot_, 0);
+  std::ranges::fill(chains_, kNone);
+  std::ranges::fill(row_bytes_, 0);
+  std::ranges::fill(block_bytes_, 0);
+  first_slot_ = 0;
+  tracked_ = 0;
   tracked_bytes_ = 0;
-  for (std::uint32_t slot = 0; slot < hashes.size(); ++slot) {
-    const auto found = tracked_.find(hashes[slot]);
-    if (found != tracked_.end() && found->second.slot == slot) {
-      take_slot_locked(found->first, found->second);
-    }
+  for (std::size_t slot = 0; slot < end; ++slot) {
+    const std::uint64_t bytes = std::exchange(slot_bytes_[slot], 0);
+    if (bytes != 0) take_slot_locked(slots_[slot].hash, bytes);
   }
 }
 
 // Keeps the sample within its bounds: so many keys, and none that only a larger pool than any of
 // the curve would still have.
 void HitCurve::trim_locked() {
-  while (tracked_.size() > kSampledKeysMax && threshold_.load(std::memory_order_relaxed) > 1) {
+  while (tracked_ > kSampledKeysMax && threshold_.load(std::memory_order_relaxed) > 1) {
     lower_threshold_locked();
   }
   const double room = static_cast<double>(bytes_max_) * rate_locked();
-  while (static_cast<double>(tracked_bytes_) > room && tracked_.size() > 1) {
-    const auto oldest = tracked_.find(slots_[first_slot_]);
-    if (oldest != tracked_.end() && oldest->second.slot == first_slot_) {
-      leave_slot_locked(oldest->second);
-      tracked_.erase(oldest);
-    }
+  while (static_cast<double>(tracked_bytes_) > room && tracked_ > 1) {
+    if (slot_bytes_[first_slot_] != 0) leave_slot_locked(first_slot_);
     ++first_slot_;
   }
 }
@@ -146,11 +180,9 @@ void HitCurve::lower_threshold_locked() {
   const std::uint32_t after = before - std::max(before / 8, 1u);
   threshold_.store(after, std::memory_order_relaxed);
   scale_locked(static_cast<double>(after) / before);
-  std::erase_if(tracked_, [&](const auto& each) NO_THREAD_SAFETY_ANALYSIS {
-    if (samples(each.first)) return false;
-    leave_slot_locked(each.second);
-    return true;
-  });
+  for (std::uint32_t slot = first_slot_; slot < next_slot_; ++slot) {
+    if (slot_bytes_[slot] != 0 && !samples(slots_[slot].hash)) leave_slot_locked(slot);
+  }
 }
 
 void HitCurve::settle_locked() noexcept {

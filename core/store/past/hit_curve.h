@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "core/base/limits.h"
@@ -37,6 +36,8 @@ class HitCurve {
   static constexpr double kNever = 1e300;
   double ask(std::uint64_t hash, std::uint64_t bytes, double least_bytes = 0);
   void write(std::uint64_t hash, std::uint64_t bytes);  // a sampled key
+  // Brings into the caches what ask() of these will look at, if they are sampled.
+  void expect(std::span<const std::uint64_t> hashes) const noexcept;
 
   struct Picture {
     double asked = 0;               // keys; what was asked long ago counts less
@@ -52,9 +53,12 @@ class HitCurve {
     return static_cast<std::uint32_t>(hash * 0xD6E8FEB86659FD93ULL >> (64 - kPlaceBits));
   }
 
-  struct Tracked {
-    std::uint32_t slot = 0;
-    std::uint64_t bytes = 0;
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  // Where a key stands by its last use.
+  struct Slot {
+    std::uint64_t hash = 0;
+    std::uint32_t next = kNone;  // in its chain
   };
 
   double rate_locked() const noexcept REQUIRES(mutex_);
@@ -62,8 +66,10 @@ class HitCurve {
   double use_locked(std::uint64_t hash, std::uint64_t bytes) REQUIRES(mutex_);  // as ask() returns
   std::uint64_t asked() const noexcept;
   std::uint64_t bytes_behind_locked(std::uint32_t slot) const noexcept REQUIRES(mutex_);
-  void leave_slot_locked(const Tracked& tracked) noexcept REQUIRES(mutex_);
-  void take_slot_locked(std::uint64_t hash, Tracked& tracked) REQUIRES(mutex_);
+  std::size_t chain_of(std::uint64_t hash) const noexcept REQUIRES(mutex_);
+  std::uint32_t find_locked(std::uint64_t hash) const noexcept REQUIRES(mutex_);
+  void leave_slot_locked(std::uint32_t slot) noexcept REQUIRES(mutex_);
+  void take_slot_locked(std::uint64_t hash, std::uint64_t bytes) REQUIRES(mutex_);
   void close_ranks_locked() REQUIRES(mutex_);
   void trim_locked() REQUIRES(mutex_);
   void lower_threshold_locked() REQUIRES(mutex_);
@@ -83,12 +89,15 @@ class HitCurve {
   std::atomic<std::uint64_t> passed_over_{0};  // asks since they were settled
 
   mutable Mutex mutex_;
-  std::unordered_map<std::uint64_t, Tracked> tracked_ GUARDED_BY(mutex_);
-  // Keys in the order of their last use, and their bytes; 0 where none stands.  `row_bytes_` sums
-  // up each row of slots, so that the bytes behind a slot are two short runs.
-  std::vector<std::uint64_t> slots_ GUARDED_BY(mutex_);
+  // Keys in the order of their last use, in chains by their hash, and their bytes; 0 where none
+  // stands.  Rows sum up slots and blocks rows, so that the bytes behind a slot are three short
+  // runs.
+  std::vector<std::uint32_t> chains_ GUARDED_BY(mutex_);
+  std::vector<Slot> slots_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> slot_bytes_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> row_bytes_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> block_bytes_ GUARDED_BY(mutex_);
+  std::size_t tracked_ GUARDED_BY(mutex_) = 0;
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = 0;
   std::uint32_t first_slot_ GUARDED_BY(mutex_) = 0;  // nothing stands before it
   std::uint64_t tracked_bytes_ GUARDED_BY(mutex_) = 0;

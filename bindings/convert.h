@@ -24,7 +24,8 @@ namespace infinistore {
 inline std::string_view key_bytes(PyObject* object, const char* what, std::size_t index) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
-  if (PyUnicode_Check(object)) {
+  // Of its exact type without a call, which each question is by the stable ABI.
+  if (Py_TYPE(object) == &PyUnicode_Type || PyUnicode_Check(object)) {
     data = PyUnicode_AsUTF8AndSize(object, &size);
     if (data == nullptr) {
       PyErr_Clear();

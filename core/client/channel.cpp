@@ -75,6 +75,10 @@ Error Channel::wait_dialled() {
 
 void Channel::submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited, Gate* gate) {
   if (gate == nullptr && (send_alone(requests, is_awaited) || begin_here(requests))) return;
+  leave_to_thread(std::move(requests), gate);
+}
+
+void Channel::leave_to_thread(std::vector<std::unique_ptr<Request>> requests, Gate* gate) {
   bool is_stopped = false;
   {
     const MutexLock lock(mutex_);

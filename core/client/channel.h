@@ -51,6 +51,8 @@ class Channel final : public StreamOwner {
 
   // `is_awaited`: by wait_at_socket(), soon.  `gate`: they start once it opens; it outlives them.
   void submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited, Gate* gate);
+  // Likewise, but always by the thread: the caller has no time to send them.
+  void leave_to_thread(std::vector<std::unique_ptr<Request>> requests, Gate* gate);
   Waker& waker() noexcept { return poller_; }  // of its thread
   // Shows the server's pool to a GPU now, rather than when it is used; over TCP there is none.
   Error prepare(const Gpu& gpu);

@@ -180,7 +180,13 @@ Error Gpu::check(CuStatus status, const char* what) const {
 }
 
 Error Gpu::check_memory(std::span<const std::uint64_t> addresses, std::uint64_t bytes) const {
+  if (addresses.empty()) return {Code::kOk, {}};
   const CurrentContext current(*this);
+  const auto [first, last] = std::ranges::minmax(addresses);
+  const auto whole = allocation_of(first);  // mostly all are of one
+  if (whole && whole.value().holds(first, bytes) && whole.value().holds(last, bytes)) {
+    return {Code::kOk, {}};
+  }
   std::vector<Allocation> seen;
   for (const std::uint64_t address : addresses) {
     const bool is_known = std::any_of(seen.rbegin(), seen.rend(), [&](const Allocation& range) {

@@ -112,12 +112,17 @@ class Batch:
 
         Raises `RequestTimeoutError` if it does not come in `timeout_s`: the batch goes on.
         """
-        if not self._native.wait(timeout_s):
-            raise RequestTimeoutError(f"the {self._verb} is not done after {timeout_s} s")
+        self.await_end(timeout_s)
         session = None if self._session is None else self._session()
         if session is not None:
             session.forget(self)
         return self.outcomes
+
+    def await_end(self, timeout_s: float | None) -> None:
+        """As `wait()`, for whoever has taken it from the session."""
+        if not self._native.wait(timeout_s):
+            raise RequestTimeoutError(f"the {self._verb} is not done after {timeout_s} s")
+        self._outcomes = Outcomes(self._native.outcomes)
 
     @property
     def native(self) -> NativeBatch:

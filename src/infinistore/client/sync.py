@@ -177,7 +177,7 @@ class Client:
         batches = self._session.take_pending()
         try:
             for batch in batches:
-                batch.wait(None if end is None else max(0.0, end - time.monotonic()))
+                batch.await_end(None if end is None else max(0.0, end - time.monotonic()))
         except BaseException:
             self._session.put_back(batches)
             raise

@@ -112,14 +112,13 @@ class Batch:
 
         Raises `RequestTimeoutError` if it does not come in `timeout_s`: the batch goes on.
         """
-        self.await_end(timeout_s)
+        self._await_end(timeout_s)
         session = None if self._session is None else self._session()
         if session is not None:
             session.forget(self)
         return self.outcomes
 
-    def await_end(self, timeout_s: float | None) -> None:
-        """As `wait()`, for whoever has taken it from the session."""
+    def _await_end(self, timeout_s: float | None) -> None:
         if not self._native.wait(timeout_s):
             raise RequestTimeoutError(f"the {self._verb} is not done after {timeout_s} s")
         self._outcomes = Outcomes(self._native.outcomes)
@@ -244,6 +243,11 @@ class Lookup:
 
     def __reduce__(self) -> str:
         raise _no_pickle("a lookup in flight")
+
+
+def await_end(batch: Batch, timeout_s: float | None) -> None:
+    """As `Batch.wait()`, for whoever has taken it from its session."""
+    batch._await_end(timeout_s)
 
 
 def first_error(batches: Sequence[Batch]) -> InfiniStoreError | None:

@@ -11,7 +11,7 @@ from infinistore.client._session import Session, open_native
 from infinistore.client.arguments import Key, Pairs
 from infinistore.client.native import NativeCall
 from infinistore.client.regions import Blocks, Segments
-from infinistore.client.results import Batch, Lookup, first_error, raise_if
+from infinistore.client.results import Batch, Lookup, await_end, first_error, raise_if
 from infinistore.errors import UsageError
 
 
@@ -177,7 +177,7 @@ class Client:
         batches = self._session.take_pending()
         try:
             for batch in batches:
-                batch.await_end(None if end is None else max(0.0, end - time.monotonic()))
+                await_end(batch, None if end is None else max(0.0, end - time.monotonic()))
         except BaseException:
             self._session.put_back(batches)
             raise

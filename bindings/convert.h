@@ -22,24 +22,25 @@ namespace infinistore {
 
 // The bytes of a str (as UTF-8) or bytes object; they live as long as the object.
 inline std::string_view key_bytes(PyObject* object, const char* what, std::size_t index) {
-  const char* data = nullptr;
-  Py_ssize_t size = 0;
-  // Of its exact type without a call, which each question is by the stable ABI.
-  if (Py_TYPE(object) == &PyUnicode_Type || PyUnicode_Check(object)) {
-    data = PyUnicode_AsUTF8AndSize(object, &size);
-    if (data == nullptr) {
-      PyErr_Clear();
-      refuse(std::string(what) + " " + std::to_string(index) +
-             " is a text that UTF-8 cannot hold; give it as bytes");
-    }
-  } else if (PyBytes_Check(object)) {
-    char* bytes = nullptr;
-    PyBytes_AsStringAndSize(object, &bytes, &size);
-    data = bytes;
-  } else {
+  // As nearly all keys are: without a call.
+  if (PyUnicode_CheckExact(object) && PyUnicode_IS_COMPACT_ASCII(object)) {
+    return {static_cast<const char*>(PyUnicode_DATA(object)),
+            static_cast<std::size_t>(PyUnicode_GET_LENGTH(object))};
+  }
+  if (PyBytes_Check(object)) {
+    return {PyBytes_AS_STRING(object), static_cast<std::size_t>(PyBytes_GET_SIZE(object))};
+  }
+  if (!PyUnicode_Check(object)) {
     refuse(std::string(what) + " " + std::to_string(index) + " is a " +
            nanobind::str(nanobind::handle(object).type().attr("__name__")).c_str() +
            "; keys are str or bytes");
+  }
+  Py_ssize_t size = 0;
+  const char* const data = PyUnicode_AsUTF8AndSize(object, &size);
+  if (data == nullptr) {
+    PyErr_Clear();
+    refuse(std::string(what) + " " + std::to_string(index) +
+           " is a text that UTF-8 cannot hold; give it as bytes");
   }
   return {data, static_cast<std::size_t>(size)};
 }
@@ -53,7 +54,9 @@ inline void add_key(KeyList& keys, PyObject* object, std::size_t index) {
   keys.add(key);
 }
 
-inline std::size_t list_size(PyObject* list) { return static_cast<std::size_t>(PyList_Size(list)); }
+inline std::size_t list_size(PyObject* list) {
+  return static_cast<std::size_t>(PyList_GET_SIZE(list));
+}
 
 // The 64-bit integers of any contiguous buffer; holds it meanwhile.
 class Integers {

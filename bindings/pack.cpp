@@ -1,5 +1,8 @@
 #include "bindings/pack.h"
 
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
 #include <cstring>
 
 #include "bindings/convert.h"
@@ -10,13 +13,18 @@ namespace nb = nanobind;
 namespace infinistore {
 namespace {
 
-// Keys of a long list are mostly out of the CPU's cache: a third of the time went by in waits for
-// them.
-constexpr std::size_t kLookAhead = 8;
+// Keys of a long list are mostly out of the CPU's cache.
+constexpr std::size_t kLookAhead = 16;
 constexpr std::size_t kObjectBytes = 64;  // before the end of a short text, at least
 void look_ahead(PyObject* object) {
   __builtin_prefetch(object);
   __builtin_prefetch(reinterpret_cast<const char*>(object) + kObjectBytes);
+}
+
+// For so many keys, if the others are about as long as the first.
+void reserve(KeyList& keys, std::size_t count, PyObject* first) {
+  constexpr std::size_t kMore = 4;  // mostly they end with a number
+  keys.reserve(count, std::min(key_bytes(first, "key", 0).size(), kKeyBytesMax) + kMore);
 }
 
 std::string at(std::size_t index) { return "block " + std::to_string(index); }
@@ -25,7 +33,13 @@ std::string shown(PyObject* object) { return nb::repr(nb::handle(object)).c_str(
 
 // A Python integer of 0 to 2^64 - 1, or what acts like one, as such.
 std::uint64_t integer_of(PyObject* object, std::size_t block, const char* what) {
-  auto index = nb::steal(PyNumber_Index(object));
+  if (PyLong_CheckExact(object)) {
+    const auto value = PyLong_AsUnsignedLongLong(object);
+    if (value != ~0ULL || PyErr_Occurred() == nullptr) return value;
+    PyErr_Clear();
+  }
+  const auto kept = nb::borrow(object);  // what it is asked may let go of it
+  const auto index = nb::steal(PyNumber_Index(object));
   if (index.is_valid()) {
     const auto value = PyLong_AsUnsignedLongLong(index.ptr());
     if (PyErr_Occurred() == nullptr) return value;
@@ -63,6 +77,25 @@ nb::object plain_buffer(nb::handle array, bool writable) {
   return nb::make_tuple(address, bytes, element_bytes);
 }
 
+// Address, bytes and bytes of an element of a dense array in a capsule of DLPack's, the kind of its
+// device and that device's number; None for everything else, which others explain.
+nb::object dlpack_memory(nb::handle capsule) {
+  const auto* const arr = static_cast<const nb::dlpack::dltensor*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dltensor"));  // of what is there it is the beginning
+  if (arr == nullptr) throw nb::python_error();
+  if (arr->dtype.lanes != 1 || arr->dtype.bits % 8 != 0) return nb::none();
+  std::int64_t count = 1;
+  for (std::int32_t i = arr->ndim; i-- > 0;) {
+    const auto length = arr->shape[i];
+    if (arr->strides != nullptr && length != 1 && arr->strides[i] != count) return nb::none();
+    count *= length;
+  }
+  const std::int64_t element_bytes = arr->dtype.bits / 8;
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(arr->data) + arr->byte_offset,
+                        count * element_bytes, element_bytes, arr->device.device_type,
+                        arr->device.device_id);
+}
+
 std::string_view group_of(std::string_view key) {
   const auto open = key.find('{');
   if (open == std::string_view::npos) return key;
@@ -76,10 +109,8 @@ std::string_view group_of(std::string_view key) {
 Pack Pack::from_keys(nb::list keys) {
   Pack pack;
   const std::size_t count = list_size(keys.ptr());
-  pack.spec_.keys.reserve(count);
-  const auto key_at = [&](std::size_t i) {
-    return PyList_GetItem(keys.ptr(), static_cast<Py_ssize_t>(i));
-  };
+  const auto key_at = [&](std::size_t i) { return PyList_GET_ITEM(keys.ptr(), i); };
+  if (count != 0) reserve(pack.spec_.keys, count, key_at(0));
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kLookAhead < count) look_ahead(key_at(i + kLookAhead));
     add_key(pack.spec_.keys, key_at(i), i);
@@ -90,15 +121,27 @@ Pack Pack::from_keys(nb::list keys) {
 Pack Pack::from_blocks(nb::list blocks) {
   Pack pack;
   const std::size_t count = list_size(blocks.ptr());
-  pack.spec_.keys.reserve(count);
   pack.offsets_.reserve(count);
+  const auto block_at = [&](std::size_t i) { return PyList_GET_ITEM(blocks.ptr(), i); };
+  const auto is_block = [](PyObject* object) {
+    return PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 2;
+  };
+  if (count != 0 && is_block(block_at(0))) {
+    reserve(pack.spec_.keys, count, PyTuple_GET_ITEM(block_at(0), 0));
+  }
   for (std::size_t i = 0; i < count; ++i) {
-    PyObject* const block = PyList_GetItem(blocks.ptr(), static_cast<Py_ssize_t>(i));
-    if (!PyTuple_Check(block) || PyTuple_Size(block) != 2) {
+    if (list_size(blocks.ptr()) != count) refuse("the list of blocks changed while it was read");
+    if (i + 2 * kLookAhead < count) look_ahead(block_at(i + 2 * kLookAhead));
+    if (i + kLookAhead < count && is_block(block_at(i + kLookAhead))) {
+      look_ahead(PyTuple_GET_ITEM(block_at(i + kLookAhead), 0));
+      look_ahead(PyTuple_GET_ITEM(block_at(i + kLookAhead), 1));
+    }
+    PyObject* const block = block_at(i);
+    if (!is_block(block)) {
       refuse(at(i) + " is " + shown(block) + "; a block is a tuple (key, offset)");
     }
-    add_key(pack.spec_.keys, PyTuple_GetItem(block, 0), i);
-    pack.offsets_.push_back(integer_of(PyTuple_GetItem(block, 1), i, "offset"));
+    add_key(pack.spec_.keys, PyTuple_GET_ITEM(block, 0), i);
+    pack.offsets_.push_back(integer_of(PyTuple_GET_ITEM(block, 1), i, "offset"));
   }
   return pack;
 }
@@ -159,14 +202,13 @@ void Pack::set_chain(nb::list parents, nb::list depths) {
     refuse("parents and depths need one entry for each of the " + std::to_string(size()) + " keys");
   }
   for (std::size_t i = 0; i < size(); ++i) {
-    const auto index = static_cast<Py_ssize_t>(i);
-    PyObject* const parent = PyList_GetItem(parents.ptr(), index);
+    PyObject* const parent = PyList_GET_ITEM(parents.ptr(), i);
     const auto key = parent == Py_None ? std::string_view{} : key_bytes(parent, "parent", i);
     if (key.size() > kKeyBytesMax) {
       refuse("parent " + std::to_string(i) + " has " + std::to_string(key.size()) +
              " bytes; a key has at most " + std::to_string(kKeyBytesMax));
     }
-    const auto depth = integer_of(PyList_GetItem(depths.ptr(), index), i, "depth");
+    const auto depth = integer_of(PyList_GET_ITEM(depths.ptr(), i), i, "depth");
     if (depth > 0xFFFFFFFFU) refuse(at(i) + ": its depth does not fit 32 bits");
     spec_.parents.add(key);
     spec_.depths.push_back(static_cast<std::uint32_t>(depth));
@@ -219,6 +261,9 @@ void init_pack(nb::module_& module) {
   module.def("plain_buffer", &plain_buffer, nb::arg("array"), nb::arg("writable"),
              nb::sig("def plain_buffer(array: object, writable: bool) -> "
                      "tuple[int, int, int] | None"));
+  module.def("dlpack_memory", &dlpack_memory, nb::arg("capsule"),
+             nb::sig("def dlpack_memory(capsule: object) -> "
+                     "tuple[int, int, int, int, int] | None"));
   nb::class_<Pack>(module, "Pack", "Keys and places of a batch, checked.")
       .def_static("from_keys", &Pack::from_keys, nb::arg("keys"))
       .def_static("from_blocks", &Pack::from_blocks, nb::arg("blocks"))

@@ -22,6 +22,7 @@ class Pack {
   // Block i takes segments_per_key segments of segment_bytes, at these addresses.
   void place_segments(nanobind::object addresses, std::size_t segments_per_key,
                       std::uint64_t segment_bytes);
+  // Lists that nobody else has.
   void set_chain(nanobind::list parents, nanobind::list depths);
   // For a get, once placed: a block's bytes are the most that fits.
   void set_up_to();

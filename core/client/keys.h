@@ -10,7 +10,10 @@ namespace infinistore {
 
 class KeyList {
  public:
-  void reserve(std::size_t count) { ends_.reserve(count); }
+  void reserve(std::size_t count, std::size_t key_bytes = 0) {
+    ends_.reserve(count);
+    bytes_.reserve(count * key_bytes);
+  }
   void add(std::string_view key) {
     bytes_.append(key);
     ends_.push_back(bytes_.size());

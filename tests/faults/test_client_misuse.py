@@ -197,6 +197,23 @@ def test_any_event_loop_will_do(server: ServerProcess, new_loop: str) -> None:
 BadCall = tuple[str, str, Callable[[Any], Any]]
 
 
+class Emptying:
+    """An integer that empties a list when it is asked."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def __index__(self) -> int:
+        self._values.clear()
+        return 0
+
+
+def shrinking_blocks(client: Any) -> Any:
+    blocks: list[Any] = [("a", 0)]
+    blocks += [("b", Emptying(blocks)), ("c", 0), ("d", 0)]
+    return client.write_cache(np.zeros(4, np.uint8), blocks, 1)
+
+
 def bad_blocks() -> list[BadCall]:
     cache = np.zeros((4, 1024), np.float32)
     return [
@@ -205,6 +222,7 @@ def bad_blocks() -> list[BadCall]:
         ("key type", "key 0 is a int; keys are str or bytes", lambda c: c.exists([5])),
         ("surrogate", "key 0 is a text that UTF-8 cannot hold", lambda c: c.exists(["\ud800"])),
         ("one text", "keys is one str; give a list", lambda c: c.exists("key")),
+        ("shrinking list", "the list of blocks changed while it was read", shrinking_blocks),
         (
             "no tuple",
             "block 0 is 'k'; a block is a tuple",

@@ -19,6 +19,7 @@ from infinistore.client.arguments import answered
 from infinistore.errors import InfiniStoreError, UsageError
 
 UNITS = ("elements", "bytes")
+_DLPACK_CPU, _DLPACK_CUDA = 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +96,7 @@ def region_of(cache: Any, *, writable: bool) -> Region:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(cache, torch.Tensor):
-        return _tensor_region(cache)
+        return _dense_region(torch, cache) or _tensor_region(cache)
     if hasattr(type(cache), "__array_interface__"):
         plain = _native.plain_buffer(cache, writable)  # in a tenth of the time of _array_region()
         if plain is not None:
@@ -111,7 +112,19 @@ def region_of(cache: Any, *, writable: bool) -> Region:
     return _buffer_region(cache, writable)
 
 
-# Each question to a tensor takes some microseconds where a step of the model has had the cache.
+def _dense_region(torch: Any, tensor: Any) -> Region | None:
+    """Of a dense tensor of the host or of CUDA: by one question to it, where others are many."""
+    try:
+        found = _native.dlpack_memory(torch._C._to_dlpack(tensor))
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
+        return None
+    if found is None or found[3] not in (_DLPACK_CPU, _DLPACK_CUDA):
+        return None
+    address, size_bytes, element_bytes, kind, device = found
+    place = HOST if kind == _DLPACK_CPU else _place_on(device)
+    return Region(address, size_bytes, element_bytes, tensor, place)
+
+
 def _tensor_region(tensor: Any) -> Region:
     device = tensor.device
     kind = getattr(device, "type", None) or str(device)
@@ -218,7 +231,7 @@ def _array_region(arr: Any, writable: bool) -> Region:
 
 def _dlpack_region(arr: Any, writable: bool) -> Region:
     kind = int(arr.__dlpack_device__()[0])
-    if kind != 1:  # kDLCPU
+    if kind != _DLPACK_CPU:
         raise UsageError(
             f"the cache is on DLPack device type {kind}; give CUDA memory as a torch tensor or "
             "with __cuda_array_interface__, and other memory by way of the CPU's"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import array
+from typing import Any
 
 import numpy as np
 import pytest
 
-from infinistore.client.regions import Segments, page_bytes_of, region_of
+from infinistore.client.regions import HOST, Segments, page_bytes_of, region_of
 from infinistore.errors import UsageError
 
 
@@ -24,6 +25,24 @@ def test_numpy_arrays() -> None:
     with pytest.raises(UsageError, match="read-only array"):
         region_of(cache, writable=True)
     assert region_of(np.zeros(0), writable=True).size_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["uint8", "bool", "bfloat16", "float8_e4m3fn", "complex64"])
+@pytest.mark.parametrize(
+    "part", [slice(None), slice(2, 4), (..., slice(0, 1)), slice(0, 0), (0, 0, 0)], ids=str
+)
+def test_a_tensors_memory_is_what_it_says_of_itself(name: str, part: Any) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.empty((4, 3, 5), dtype=getattr(torch, name))[part]
+    if not tensor.is_contiguous():
+        with pytest.raises(UsageError, match="not contiguous"):
+            region_of(tensor, writable=True)
+        return
+    region = region_of(tensor, writable=True)
+    size = tensor.element_size()
+    assert region[:3] == (tensor.data_ptr(), tensor.numel() * size, size)
+    assert region.keep is tensor
+    assert region.place == HOST
 
 
 def test_torch_tensors() -> None:

@@ -112,7 +112,7 @@ std::uint64_t Store::evict_of(QuotaId quota, std::uint64_t bytes, const Departur
     std::uint64_t place = kNoPlace;
     std::uint64_t next_place = kNoPlace - 1;
     for (const auto& shard : impl_->shards) {
-      const std::uint64_t at = shard->first_turn(quota);
+      const std::uint64_t at = shard->first_seat(quota);
       if (at < place) {
         if (first != nullptr) next_place = place;
         place = at;

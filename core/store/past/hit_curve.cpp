@@ -12,9 +12,9 @@ namespace infinistore {
 namespace {
 
 constexpr std::size_t kSlots = 2 * kSampledKeysMax;
-constexpr std::size_t kRow = 32;           // slots
-constexpr std::size_t kBlock = 32 * kRow;  // slots
-static_assert(kSlots % kBlock == 0);
+constexpr std::size_t kRow = 32;          // slots
+constexpr std::size_t kBand = 32 * kRow;  // slots
+static_assert(kSlots % kBand == 0);
 // What was sampled so long ago counts half: a curve is of the workload as it is now.
 constexpr double kAsksHalved = 1 << 18;
 
@@ -26,7 +26,7 @@ HitCurve::HitCurve(std::uint64_t pool_bytes)
       slots_(kSlots),
       slot_bytes_(kSlots),
       row_bytes_(kSlots / kRow),
-      block_bytes_(kSlots / kBlock) {}
+      band_bytes_(kSlots / kBand) {}
 
 double HitCurve::rate_locked() const noexcept {
   return static_cast<double>(threshold_.load(std::memory_order_relaxed)) / (1u << kPlaceBits);
@@ -107,10 +107,10 @@ std::uint64_t HitCurve::bytes_behind_locked(std::uint32_t slot) const noexcept {
     return std::accumulate(run.begin(), run.end(), std::uint64_t{0});
   };
   const std::size_t row = slot / kRow;
-  const std::size_t block = slot / kBlock;
+  const std::size_t band = slot / kBand;
   return sum(slot_bytes_, slot + 1, (row + 1) * kRow) +
-         sum(row_bytes_, row + 1, (block + 1) * (kBlock / kRow)) +
-         sum(block_bytes_, block + 1, block_bytes_.size());
+         sum(row_bytes_, row + 1, (band + 1) * (kBand / kRow)) +
+         sum(band_bytes_, band + 1, band_bytes_.size());
 }
 
 // The low bits: a sampled key's high ones are much alike after place_of().
@@ -130,7 +130,7 @@ void HitCurve::leave_slot_locked(std::uint32_t slot) noexcept {
   *at = slots_[slot].next;
   const std::uint64_t bytes = std::exchange(slot_bytes_[slot], 0);
   row_bytes_[slot / kRow] -= bytes;
-  block_bytes_[slot / kBlock] -= bytes;
+  band_bytes_[slot / kBand] -= bytes;
   tracked_bytes_ -= bytes;
   --tracked_;
 }
@@ -141,7 +141,7 @@ void HitCurve::take_slot_locked(std::uint64_t hash, std::uint64_t bytes) {
   slots_[slot] = {.hash = hash, .next = std::exchange(chains_[chain_of(hash)], slot)};
   slot_bytes_[slot] = bytes;
   row_bytes_[slot / kRow] += bytes;
-  block_bytes_[slot / kBlock] += bytes;
+  band_bytes_[slot / kBand] += bytes;
   tracked_bytes_ += bytes;
   ++tracked_;
 }
@@ -151,7 +151,7 @@ void HitCurve::close_ranks_locked() {
   const std::size_t end = std::exchange(next_slot_, 0);
   std::ranges::fill(chains_, kNone);
   std::ranges::fill(row_bytes_, 0);
-  std::ranges::fill(block_bytes_, 0);
+  std::ranges::fill(band_bytes_, 0);
   first_slot_ = 0;
   tracked_ = 0;
   tracked_bytes_ = 0;

@@ -90,13 +90,13 @@ class HitCurve {
 
   mutable Mutex mutex_;
   // Keys in the order of their last use, in chains by their hash, and their bytes; 0 where none
-  // stands.  Rows sum up slots and blocks rows, so that the bytes behind a slot are three short
+  // stands.  Rows sum up slots and bands rows, so that the bytes behind a slot are three short
   // runs.
   std::vector<std::uint32_t> chains_ GUARDED_BY(mutex_);
   std::vector<Slot> slots_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> slot_bytes_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> row_bytes_ GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> block_bytes_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> band_bytes_ GUARDED_BY(mutex_);
   std::size_t tracked_ GUARDED_BY(mutex_) = 0;
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = 0;
   std::uint32_t first_slot_ GUARDED_BY(mutex_) = 0;  // nothing stands before it

@@ -10,8 +10,8 @@ namespace nb = nanobind;
 namespace infinistore {
 namespace {
 
-// Keys of a long list are mostly out of the CPU's cache: a third of the time went by in waits for
-// them.
+// Keys of a long list are mostly out of the CPU's cache: without this, much of the time would go by
+// in waits for them.
 constexpr std::size_t kLookAhead = 8;
 constexpr std::size_t kObjectBytes = 64;  // before the end of a short text, at least
 void look_ahead(PyObject* object) {

@@ -151,10 +151,7 @@ void Store::expect(NamespaceId space, std::span<const std::string_view> keys,
     impl_->shards[shard]->expect(refs, std::span(picks).subspan(begin, end - begin), what);
     begin = end;
   }
-  if (what == Expect::kExists) return;
-  std::array<std::uint64_t, kExpectedKeysMax> hashes;  // NOLINT: as above
-  for (std::size_t i = 0; i < count; ++i) hashes[i] = refs[i].hash;
-  impl_->curve.expect(std::span(hashes).first(count));
+  if (what != Expect::kExists) impl_->curve.expect(std::span(refs).first(count));
 }
 
 std::optional<Lease> Store::find(NamespaceId space, std::string_view key, bool counted) {

@@ -65,14 +65,14 @@ double HitCurve::ask_locked(std::uint64_t hash, std::uint64_t bytes, double leas
   return needed;
 }
 
-void HitCurve::expect(std::span<const std::uint64_t> hashes) const noexcept {
+void HitCurve::expect(std::span<const KeyRef> refs) const noexcept {
   if (!mutex_.try_lock()) return;
-  for (const std::uint64_t hash : hashes) {
-    if (samples(hash)) __builtin_prefetch(&chains_[chain_of(hash)]);
+  for (const KeyRef& ref : refs) {
+    if (samples(ref.hash)) __builtin_prefetch(&chains_[chain_of(ref.hash)]);
   }
-  for (const std::uint64_t hash : hashes) {
-    if (!samples(hash)) continue;
-    const std::uint32_t slot = chains_[chain_of(hash)];
+  for (const KeyRef& ref : refs) {
+    if (!samples(ref.hash)) continue;
+    const std::uint32_t slot = chains_[chain_of(ref.hash)];
     if (slot == kNone) continue;
     __builtin_prefetch(&slots_[slot], 1);
     __builtin_prefetch(&slot_bytes_[slot], 1);

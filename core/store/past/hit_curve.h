@@ -17,6 +17,7 @@
 
 #include "core/base/limits.h"
 #include "core/base/mutex.h"
+#include "core/store/entry.h"
 
 namespace infinistore {
 
@@ -37,7 +38,7 @@ class HitCurve {
   double ask(std::uint64_t hash, std::uint64_t bytes, double least_bytes = 0);
   void write(std::uint64_t hash, std::uint64_t bytes);  // a sampled key
   // Brings into the caches what ask() of these will look at, if they are sampled.
-  void expect(std::span<const std::uint64_t> hashes) const noexcept;
+  void expect(std::span<const KeyRef> refs) const noexcept;
 
   struct Picture {
     double asked = 0;               // keys; what was asked long ago counts less

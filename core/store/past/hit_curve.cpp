@@ -1,7 +1,6 @@
 #include "core/store/past/hit_curve.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -22,7 +21,7 @@ constexpr double kAsksHalved = 1 << 18;
 
 HitCurve::HitCurve(std::uint64_t pool_bytes)
     : bytes_max_(pool_bytes * kCurvePoolsMax),
-      chains_(std::bit_ceil(kSampledKeysMax), kNone),
+      table_(kSampledKeysMax),
       slots_(kSlots),
       slot_bytes_(kSlots),
       row_bytes_(kSlots / kRow),
@@ -68,12 +67,12 @@ double HitCurve::ask_locked(std::uint64_t hash, std::uint64_t bytes, double leas
 void HitCurve::expect(std::span<const KeyRef> refs) const noexcept {
   if (!mutex_.try_lock()) return;
   for (const KeyRef& ref : refs) {
-    if (samples(ref.hash)) __builtin_prefetch(&chains_[chain_of(ref.hash)]);
+    if (samples(ref.hash)) table_.expect(ref.hash);
   }
   for (const KeyRef& ref : refs) {
     if (!samples(ref.hash)) continue;
-    const std::uint32_t slot = chains_[chain_of(ref.hash)];
-    if (slot == kNone) continue;
+    const std::uint32_t slot = table_.first(ref.hash);
+    if (slot == table_.kNone) continue;
     __builtin_prefetch(&slots_[slot], 1);
     __builtin_prefetch(&slot_bytes_[slot], 1);
   }
@@ -81,9 +80,9 @@ void HitCurve::expect(std::span<const KeyRef> refs) const noexcept {
 }
 
 double HitCurve::use_locked(std::uint64_t hash, std::uint64_t bytes) {
-  const std::uint32_t slot = find_locked(hash);
+  const std::uint32_t slot = table_.find(slots_, hash);
   double needed = kNever;
-  if (slot == kNone) {
+  if (slot == table_.kNone) {
     if (bytes == 0) bytes = last_bytes_;
   } else {
     if (bytes == 0) bytes = slot_bytes_[slot];
@@ -113,21 +112,8 @@ std::uint64_t HitCurve::bytes_behind_locked(std::uint32_t slot) const noexcept {
          sum(band_bytes_, band + 1, band_bytes_.size());
 }
 
-// The low bits: a sampled key's high ones are much alike after place_of().
-std::size_t HitCurve::chain_of(std::uint64_t hash) const noexcept {
-  return hash & (chains_.size() - 1);
-}
-
-std::uint32_t HitCurve::find_locked(std::uint64_t hash) const noexcept {
-  std::uint32_t slot = chains_[chain_of(hash)];
-  while (slot != kNone && slots_[slot].hash != hash) slot = slots_[slot].next;
-  return slot;
-}
-
 void HitCurve::leave_slot_locked(std::uint32_t slot) noexcept {
-  auto* at = &chains_[chain_of(slots_[slot].hash)];
-  while (*at != slot) at = &slots_[*at].next;
-  *at = slots_[slot].next;
+  table_.unlink(slots_, slot);
   const std::uint64_t bytes = std::exchange(slot_bytes_[slot], 0);
   row_bytes_[slot / kRow] -= bytes;
   band_bytes_[slot / kBand] -= bytes;
@@ -138,7 +124,8 @@ void HitCurve::leave_slot_locked(std::uint32_t slot) noexcept {
 void HitCurve::take_slot_locked(std::uint64_t hash, std::uint64_t bytes) {
   if (next_slot_ == slots_.size()) close_ranks_locked();
   const std::uint32_t slot = next_slot_++;
-  slots_[slot] = {.hash = hash, .next = std::exchange(chains_[chain_of(hash)], slot)};
+  slots_[slot].hash = hash;
+  table_.link(slots_, slot);
   slot_bytes_[slot] = bytes;
   row_bytes_[slot / kRow] += bytes;
   band_bytes_[slot / kBand] += bytes;
@@ -149,7 +136,7 @@ void HitCurve::take_slot_locked(std::uint64_t hash, std::uint64_t bytes) {
 // Moves all to the front, in their order.
 void HitCurve::close_ranks_locked() {
   const std::size_t end = std::exchange(next_slot_, 0);
-  std::ranges::fill(chains_, kNone);
+  table_.clear();
   std::ranges::fill(row_bytes_, 0);
   std::ranges::fill(band_bytes_, 0);
   first_slot_ = 0;

@@ -130,9 +130,9 @@ void Store::expect(NamespaceId space, std::span<const std::string_view> keys,
                    Expect what) const noexcept {
   const std::size_t count = std::min(keys.size(), kExpectedKeysMax);
   const std::size_t shard_count = impl_->shards.size();
-  std::array<KeyRef, kExpectedKeysMax> refs;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  std::array<std::uint16_t, kExpectedKeysMax> shard_of_key;  // NOLINT: as above
-  std::array<std::uint16_t, kExpectedKeysMax> picks;         // NOLINT: as above
+  std::array<KeyRef, kExpectedKeysMax> refs;
+  std::array<std::uint16_t, kExpectedKeysMax> shard_of_key;
+  std::array<std::uint16_t, kExpectedKeysMax> picks;
   std::array<std::uint16_t, kShardsMax + 1> ends{};
   for (std::size_t i = 0; i < count; ++i) {
     refs[i] = ref_of(space, keys[i]);

@@ -80,17 +80,10 @@ void add_time(Line& line, const timespec& now, bool is_iso) noexcept {
   line.add({stamp.data(), size});
   if (!is_iso) return;
   const auto ms = static_cast<unsigned>(now.tv_nsec / 1'000'000);
-  const std::array<char, 10> rest = {'.',
-                                     static_cast<char>('0' + ms / 100),
-                                     static_cast<char>('0' + ms / 10 % 10),
-                                     static_cast<char>('0' + ms % 10),
-                                     '+',
-                                     '0',
-                                     '0',
-                                     ':',
-                                     '0',
-                                     '0'};
-  line.add({rest.data(), rest.size()});
+  const auto digit = [](unsigned of) { return static_cast<char>('0' + of % 10); };
+  const std::array<char, 4> fraction = {'.', digit(ms / 100), digit(ms / 10), digit(ms)};
+  line.add({fraction.data(), fraction.size()});
+  line.add("+00:00");
 }
 
 }  // namespace

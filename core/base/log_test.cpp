@@ -75,6 +75,8 @@ TEST_CASE("a line of JSON is whole, whatever is in it") {
     CHECK(line.size() <= 2048);
     CHECK(line.find(R"(+00:00", "level": "WARNING", "logger": "infinistore.core", "message": ")") ==
           33);
+    CHECK(line[29] == '.');
+    CHECK(line.substr(30, 3).find_first_not_of("0123456789") == std::string::npos);
     // No quote ends the string before its time.
     const auto end = line.size() - 3;
     for (auto at = line.rfind("message\": \"") + 11; at < end; ++at) {

@@ -16,26 +16,30 @@ inline constexpr std::size_t kBlock = 5000;
 
 inline const MonotonicClock kClock;
 
+inline ClientOptions options_for(const FakeServer& server,
+                                 TransportChoice transport = TransportChoice::kTcp) {
+  return {.host = "127.0.0.1",
+          .port = server.port(),
+          .token = "",
+          .space = "test",
+          .client_name = "test",
+          .transport = transport,
+          .tls = false,
+          .tls_ca_file = {},
+          .read_only = false,
+          .rdma_device = {},
+          .channels = 1,
+          .connect_timeout = kSecond,
+          .progress_timeout = 200 * kMillisecond,
+          .verifies = true,
+          .batch_keys_max = 16,
+          .batch_bytes_max = 1 << 20,
+          .requests_max = 4};
+}
+
 inline std::unique_ptr<Client> connect_to(const FakeServer& server,
                                           TransportChoice transport = TransportChoice::kTcp) {
-  auto client = Client::connect({.host = "127.0.0.1",
-                                 .port = server.port(),
-                                 .token = "",
-                                 .space = "test",
-                                 .client_name = "test",
-                                 .transport = transport,
-                                 .tls = false,
-                                 .tls_ca_file = {},
-                                 .read_only = false,
-                                 .rdma_device = {},
-                                 .channels = 1,
-                                 .connect_timeout = kSecond,
-                                 .progress_timeout = 200 * kMillisecond,
-                                 .verifies = true,
-                                 .batch_keys_max = 16,
-                                 .batch_bytes_max = 1 << 20,
-                                 .requests_max = 4},
-                                kClock);
+  auto client = Client::connect(options_for(server, transport), kClock);
   REQUIRE_MESSAGE(client.ok(), client.error().message);
   return std::move(*client);
 }

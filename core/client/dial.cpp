@@ -29,14 +29,15 @@ bool is_read_only(const Greeting& greeting) noexcept {
   return (greeting.welcome.capabilities & Welcome::kReadOnly) != 0;
 }
 
-// A server of before there were readers closes at a flag that it does not know, rather than give
-// one more than it asked for.
+// A server of before there were readers ends the connection at a flag that it does not know, with a
+// word or without, rather than give one more than it asked for.
 Result<Greeting> greet(DialledLine line, const ClientOptions& options, const Hello& hello,
                        DialDeadline deadline) {
   const auto flags = options.read_only ? kFlagHelloReadOnly : std::uint16_t{0};
   auto greeting = exchange_hello(line, hello, flags, deadline);
-  if (!greeting && options.read_only && greeting.code() == Code::kProtocol) {
-    return Error{Code::kProtocol,
+  if (!greeting && options.read_only &&
+      (greeting.code() == Code::kProtocol || greeting.code() == Code::kDisconnected)) {
+    return Error{greeting.code(),
                  greeting.error().message + "; an older server does not know read_only: update it"};
   }
   if (greeting && options.read_only && !is_read_only(*greeting)) {

@@ -96,8 +96,10 @@ void FakePeer::send_fds(Opcode opcode, std::uint64_t request_id, const Body& bod
   KV_CHECK(::sendmsg(socket_, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(all.size()));
 }
 
-FakeServer::FakeServer(Script script, std::size_t pool_bytes, bool is_sealed)
-    : script_(std::move(script)), tcp_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+FakeServer::FakeServer(Script script, std::size_t pool_bytes, bool is_sealed, bool greets)
+    : script_(std::move(script)),
+      greets_(greets),
+      tcp_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -164,8 +166,14 @@ void FakeServer::accept_from(int listener, bool shares_memory) {
 
 void FakeServer::serve(int socket, bool shares_memory) {
   FakePeer peer(socket, shares_memory);
+  if (greets_ && !greet(peer)) return;
+  script_(peer);
+  ::shutdown(socket, SHUT_RDWR);
+}
+
+bool FakeServer::greet(FakePeer& peer) {
   const auto hello = peer.next();
-  if (!hello) return;
+  if (!hello) return false;
   Welcome welcome;
   welcome.incarnation = 7;
   welcome.pool_bytes = 64u << 20;
@@ -174,15 +182,14 @@ void FakeServer::serve(int socket, bool shares_memory) {
     welcome.boot_id = read_boot_id();
     welcome.unix_path = unix_path_;
   }
-  if (shares_memory) {
+  if (peer.shares_memory()) {
     welcome.capabilities = Welcome::kSharedMemory;
     welcome.region_bytes = {pool_.size()};
     peer.send_fds(Opcode::kWelcome, hello->header.request_id, encode(welcome), {memory_.get()});
   } else {
     peer.send(Opcode::kWelcome, hello->header.request_id, encode(welcome));
   }
-  script_(peer);
-  ::shutdown(socket, SHUT_RDWR);
+  return true;
 }
 
 }  // namespace infinistore

@@ -23,7 +23,7 @@ struct FakeFrame {
   Body payload;
 };
 
-// One connection, after hello.
+// One connection, after hello if its server greets.
 class FakePeer {
  public:
   FakePeer(int socket, bool shares_memory) : socket_(socket), shares_memory_(shares_memory) {}
@@ -48,8 +48,10 @@ class FakeServer {
  public:
   using Script = std::function<void(FakePeer& peer)>;
 
-  // With `pool_bytes` it offers so much shared memory, in one region, sealed or not.
-  explicit FakeServer(Script script, std::size_t pool_bytes = 0, bool is_sealed = true);
+  // With `pool_bytes` it offers so much shared memory, in one region, sealed or not.  One that does
+  // not greet leaves HELLO to its script.
+  explicit FakeServer(Script script, std::size_t pool_bytes = 0, bool is_sealed = true,
+                      bool greets = true);
   ~FakeServer();
 
   std::uint16_t port() const noexcept { return port_; }
@@ -60,8 +62,10 @@ class FakeServer {
  private:
   void accept_from(int listener, bool shares_memory);
   void serve(int socket, bool shares_memory);
+  bool greet(FakePeer& peer);  // false: the client has closed
 
   Script script_;
+  const bool greets_;
   UniqueFd tcp_;
   UniqueFd unix_;
   UniqueFd memory_;

@@ -1,9 +1,9 @@
 #pragma once
 // Entry: what is known of one key and its value.  One allocation, the key behind the fields, and
-// behind that the turn of one whose owner has a quota.
+// behind that the seat of one whose owner has a quota.
 //
 // An entry is written by one Reservation, then sealed: from there on everything but `hook`, `pins`,
-// `holds`, `used_at`, `eviction_mark`, `is_detached` and the turn is immutable, and those belong to
+// `holds`, `used_at`, `eviction_mark`, `is_detached` and the seat is immutable, and those belong to
 // its shard's lock.
 
 #include <cstddef>
@@ -49,8 +49,8 @@ struct Part {
 struct Entry;
 
 // An entry's place among those of its owner.
-struct Turn {
-  ListHook<Turn> hook;
+struct Seat {
+  ListHook<Seat> hook;
   Entry* entry = nullptr;
 };
 
@@ -62,7 +62,7 @@ struct Entry {
   std::uint32_t depth = 0;    // in its chain
   NamespaceId space = 0;
   std::uint32_t pins : 30 = 0;
-  bool has_turn : 1 = false;
+  bool has_seat : 1 = false;
   bool is_replaced : 1 = false;     // was put with OnExists::kReplace; immutable as the rest
   std::uint16_t eviction_mark = 0;  // its policy's own
   std::uint8_t key_bytes = 0;
@@ -82,17 +82,17 @@ struct Entry {
   }
   std::uint64_t pool_bytes() const noexcept { return whole_pages(value_bytes); }
 
-  // Of one that has a turn.
-  const Turn& turn() const noexcept {
-    return *reinterpret_cast<const Turn*>(reinterpret_cast<const std::byte*>(this) +
-                                          turn_offset(key_bytes));
+  // Of one that has a seat.
+  const Seat& seat() const noexcept {
+    return *reinterpret_cast<const Seat*>(reinterpret_cast<const std::byte*>(this) +
+                                          seat_offset(key_bytes));
   }
-  Turn& turn() noexcept { return const_cast<Turn&>(std::as_const(*this).turn()); }
-  static constexpr std::size_t turn_offset(std::size_t key_bytes) noexcept;
+  Seat& seat() noexcept { return const_cast<Seat&>(std::as_const(*this).seat()); }
+  static constexpr std::size_t seat_offset(std::size_t key_bytes) noexcept;
 };
 
-constexpr std::size_t Entry::turn_offset(std::size_t key_bytes) noexcept {
-  return sizeof(Entry) + (key_bytes + alignof(Turn) - 1) / alignof(Turn) * alignof(Turn);
+constexpr std::size_t Entry::seat_offset(std::size_t key_bytes) noexcept {
+  return sizeof(Entry) + (key_bytes + alignof(Seat) - 1) / alignof(Seat) * alignof(Seat);
 }
 
 struct EntryEnd {
@@ -100,6 +100,6 @@ struct EntryEnd {
 };
 using EntryPtr = std::unique_ptr<Entry, EntryEnd>;
 
-EntryPtr make_entry(const KeyRef& ref, bool has_turn = false);
+EntryPtr make_entry(const KeyRef& ref, bool has_seat = false);
 
 }  // namespace infinistore

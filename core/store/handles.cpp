@@ -59,7 +59,7 @@ Code Reservation::seal_whole(std::uint64_t checksum) && noexcept { return seal_w
 Code Reservation::seal_with(std::optional<std::uint64_t> whole_checksum) noexcept {
   const auto state = std::move(state_);
   // The entry belongs to the shard then, and may be evicted before the end is told.
-  std::array<char, kKeyBytesMax> key_copy;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<char, kKeyBytesMax> key_copy;
   const NamespaceId space = state->entry->space;
   const std::string_view key = state->entry->key();
   std::memcpy(key_copy.data(), key.data(), key.size());

@@ -26,12 +26,12 @@ Shard::Shard(Pool& pool, StagedBudget& budget, Quotas& quotas, UseCount& uses,
       budget_(budget),
       quotas_(quotas),
       uses_(uses),
-      first_turns_(quotas.quota_count()),
+      first_seats_(quotas.quota_count()),
       policy_(std::move(policy)),
-      turns_(quotas.quota_count()),
+      seats_(quotas.quota_count()),
       departures_(departures_max) {
   for (auto& place : first_places_) place = kNoPlace;
-  for (auto& place : first_turns_) place = kNoPlace;
+  for (auto& place : first_seats_) place = kNoPlace;
 }
 
 Shard::~Shard() {
@@ -403,19 +403,19 @@ void Shard::make_evictable_locked(Entry& entry, Arrival arrival) noexcept {
   entry.used_at = uses_.fetch_add(1, std::memory_order_relaxed);
   policy_->insert(entry, arrival);
   announce_firsts_locked();
-  if (!entry.has_turn) return;
+  if (!entry.has_seat) return;
   const QuotaId quota = quotas_.quota_of(entry.space);
-  turns_.insert(quota, entry);
-  announce_turn_locked(quota);
+  seats_.insert(quota, entry);
+  announce_seat_locked(quota);
 }
 
 void Shard::make_unevictable_locked(Entry& entry) noexcept {
   policy_->remove(entry);
   announce_firsts_locked();
-  if (!entry.has_turn) return;
+  if (!entry.has_seat) return;
   const QuotaId quota = quotas_.quota_of(entry.space);
-  turns_.remove(quota, entry);
-  announce_turn_locked(quota);
+  seats_.remove(quota, entry);
+  announce_seat_locked(quota);
 }
 
 void Shard::announce_firsts_locked() noexcept {
@@ -425,8 +425,8 @@ void Shard::announce_firsts_locked() noexcept {
   }
 }
 
-void Shard::announce_turn_locked(QuotaId quota) noexcept {
-  first_turns_[quota].store(turns_.first_place(quota), std::memory_order_relaxed);
+void Shard::announce_seat_locked(QuotaId quota) noexcept {
+  first_seats_[quota].store(seats_.first_place(quota), std::memory_order_relaxed);
 }
 
 // What leaves in one call.  Made before the lock is taken: the entries are freed after it.
@@ -469,8 +469,8 @@ std::uint64_t Shard::evict_of(QuotaId quota, std::uint64_t bytes, std::uint64_t 
   Leaving leaving{.why = why};
   const MutexLock lock(mutex_);
   while (leaving.freed_bytes < bytes) {
-    Entry* first = turns_.first(quota);
-    if (first == nullptr || Turns::place(*first) > place_max) break;
+    Entry* first = seats_.first(quota);
+    if (first == nullptr || Seats::place(*first) > place_max) break;
     quotas_.count_evicted(quota, first->pool_bytes());
     evict_locked(*first, leaving);
   }

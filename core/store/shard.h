@@ -20,7 +20,7 @@
 #include "core/store/eviction/policy.h"
 #include "core/store/index.h"
 #include "core/store/past/departures.h"
-#include "core/store/quota/turns.h"
+#include "core/store/quota/seats.h"
 #include "core/store/reservation_state.h"
 #include "core/store/store.h"
 
@@ -106,8 +106,8 @@ class alignas(64) Shard {
   std::uint64_t evict(std::uint64_t bytes, std::size_t line, std::uint64_t place_max,
                       const Departure& why);
   // The same of an owner's entries alone, for its quota.
-  std::uint64_t first_turn(QuotaId quota) const noexcept {
-    return first_turns_[quota].load(std::memory_order_relaxed);
+  std::uint64_t first_seat(QuotaId quota) const noexcept {
+    return first_seats_[quota].load(std::memory_order_relaxed);
   }
   std::uint64_t evict_of(QuotaId quota, std::uint64_t bytes, std::uint64_t place_max,
                          const Departure& why);
@@ -144,7 +144,7 @@ class alignas(64) Shard {
   void make_evictable_locked(Entry& entry, Arrival arrival) noexcept REQUIRES(mutex_);
   void make_unevictable_locked(Entry& entry) noexcept REQUIRES(mutex_);
   void announce_firsts_locked() noexcept REQUIRES(mutex_);
-  void announce_turn_locked(QuotaId quota) noexcept REQUIRES(mutex_);
+  void announce_seat_locked(QuotaId quota) noexcept REQUIRES(mutex_);
   struct Leaving;
   void evict_locked(Entry& entry, Leaving& leaving) REQUIRES(mutex_);
   std::string check_sealed_locked(std::vector<const Extents*>& owned, const IsOurs& is_ours) const
@@ -156,11 +156,11 @@ class alignas(64) Shard {
   Quotas& quotas_;
   UseCount& uses_;
   std::array<std::atomic<std::uint64_t>, kEvictionLinesMax> first_places_;  // written under mutex_
-  std::vector<std::atomic<std::uint64_t>> first_turns_;                     // by quota; likewise
+  std::vector<std::atomic<std::uint64_t>> first_seats_;                     // by quota; likewise
 
   mutable Mutex mutex_;
   const std::unique_ptr<EvictionPolicy> policy_;  // its content: GUARDED_BY(mutex_)
-  Turns turns_ GUARDED_BY(mutex_);                // of evictable entries that have one
+  Seats seats_ GUARDED_BY(mutex_);                // of evictable entries that have one
   Index sealed_ GUARDED_BY(mutex_);               // owns its entries
   Index written_ GUARDED_BY(mutex_);              // entries of states_ that are not quarantined
   IntrusiveList<Entry, &Entry::hook> detached_ GUARDED_BY(mutex_);  // owns its entries

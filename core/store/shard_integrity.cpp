@@ -34,9 +34,9 @@ struct Audit {
     if (entry.is_detached) wrong = "a detached entry is in the index";
     if (entry.hook.is_linked() != (entry.pins == 0)) wrong = "pinned and evictable, or neither";
     if (entry.pins == 0) ++evictable_count;
-    if (entry.has_turn) {
-      if (entry.turn().hook.is_linked() != (entry.pins == 0)) wrong = "a turn without an entry";
-      if (entry.pins == 0) ++turn_count;
+    if (entry.has_seat) {
+      if (entry.seat().hook.is_linked() != (entry.pins == 0)) wrong = "a seat without an entry";
+      if (entry.pins == 0) ++seat_count;
     }
     if (entry.space < spaces.size()) {
       ++spaces[entry.space].keys;
@@ -59,7 +59,7 @@ struct Audit {
   std::uint64_t pins = 0;
   std::size_t sealed_count = 0;
   std::size_t evictable_count = 0;
-  std::size_t turn_count = 0;
+  std::size_t seat_count = 0;
   std::vector<SpaceCounts> spaces;
 };
 
@@ -87,7 +87,7 @@ std::string Shard::check_sealed_locked(std::vector<const Extents*>& owned,
   });
   if (audit.sealed_count != sealed_.size()) return "the index's size is wrong";
   if (audit.evictable_count != policy_->size()) return "the policy does not hold what is evictable";
-  if (audit.turn_count != turns_.size()) return "the turns are not those of what is evictable";
+  if (audit.seat_count != seats_.size()) return "the seats are not those of what is evictable";
   if (audit.bytes != counters_.sealed_bytes) return "sealed bytes do not add up";
   if (audit.pins != counters_.pins) return "pins do not add up";
   if (!std::ranges::equal(audit.spaces, space_counts_, adds_up)) {

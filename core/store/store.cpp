@@ -130,9 +130,9 @@ void Store::expect(NamespaceId space, std::span<const std::string_view> keys,
                    Expect what) const noexcept {
   const std::size_t count = std::min(keys.size(), kExpectedKeysMax);
   const std::size_t shard_count = impl_->shards.size();
-  std::array<KeyRef, kExpectedKeysMax> refs;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  std::array<std::uint16_t, kExpectedKeysMax> shard_of_key;  // NOLINT: as above
-  std::array<std::uint16_t, kExpectedKeysMax> picks;         // NOLINT: as above
+  std::array<KeyRef, kExpectedKeysMax> refs;
+  std::array<std::uint16_t, kExpectedKeysMax> shard_of_key;
+  std::array<std::uint16_t, kExpectedKeysMax> picks;
   std::array<std::uint16_t, kShardsMax + 1> ends{};
   for (std::size_t i = 0; i < count; ++i) {
     refs[i] = ref_of(space, keys[i]);
@@ -151,10 +151,7 @@ void Store::expect(NamespaceId space, std::span<const std::string_view> keys,
     impl_->shards[shard]->expect(refs, std::span(picks).subspan(begin, end - begin), what);
     begin = end;
   }
-  if (what == Expect::kExists) return;
-  std::array<std::uint64_t, kExpectedKeysMax> hashes;  // NOLINT: as above
-  for (std::size_t i = 0; i < count; ++i) hashes[i] = refs[i].hash;
-  impl_->curve.expect(std::span(hashes).first(count));
+  if (what != Expect::kExists) impl_->curve.expect(std::span(refs).first(count));
 }
 
 std::optional<Lease> Store::find(NamespaceId space, std::string_view key, bool counted) {

@@ -1,5 +1,6 @@
 // Store: how it makes room, in the pool and within a quota.
 #include <algorithm>
+#include <span>
 
 #include "core/store/store_impl.h"
 
@@ -17,6 +18,25 @@ constexpr std::uint64_t kEvictAtOnceShare = 512;
 
 std::uint64_t evict_at_once(std::uint64_t whole_bytes) noexcept {
   return std::min(kEvictAtOnceBytes, whole_bytes / kEvictAtOnceShare);
+}
+
+struct First {
+  Shard* shard = nullptr;                   // the one with the first place; null: none has any
+  std::uint64_t next_place = kNoPlace - 1;  // the first one of another
+};
+
+template <class PlaceIn>
+First first_of(std::span<const std::unique_ptr<Shard>> shards, PlaceIn place_in) {
+  First first;
+  std::uint64_t first_place = kNoPlace;
+  for (const auto& shard : shards) {
+    const std::uint64_t place = place_in(*shard);
+    first.next_place = std::min(first.next_place, std::max(place, first_place));
+    if (place >= first_place) continue;
+    first_place = place;
+    first.shard = shard.get();
+  }
+  return first;
 }
 
 }  // namespace
@@ -86,19 +106,8 @@ std::uint64_t Store::evict_for(std::uint64_t bytes, const Departure& why) {
     if (std::ranges::all_of(firsts, [](auto place) { return place == kNoPlace; })) break;
     const std::size_t line =
         impl_->eviction->choose(firsts, impl_->uses.load(std::memory_order_relaxed));
-    Shard* first = nullptr;
-    std::uint64_t place = kNoPlace;
-    std::uint64_t next_place = kNoPlace - 1;
-    for (const auto& shard : impl_->shards) {
-      const std::uint64_t at = shard->first_place(line);
-      if (at < place) {
-        if (first != nullptr) next_place = place;
-        place = at;
-        first = shard.get();
-      } else {
-        next_place = std::min(next_place, at);
-      }
-    }
+    const auto [first, next_place] =
+        first_of(impl_->shards, [line](const Shard& shard) { return shard.first_place(line); });
     if (first != nullptr) freed_bytes += first->evict(bytes - freed_bytes, line, next_place, why);
   }
   return freed_bytes;
@@ -108,19 +117,8 @@ std::uint64_t Store::evict_for(std::uint64_t bytes, const Departure& why) {
 std::uint64_t Store::evict_of(QuotaId quota, std::uint64_t bytes, const Departure& why) {
   std::uint64_t freed_bytes = 0;
   while (freed_bytes < bytes) {
-    Shard* first = nullptr;
-    std::uint64_t place = kNoPlace;
-    std::uint64_t next_place = kNoPlace - 1;
-    for (const auto& shard : impl_->shards) {
-      const std::uint64_t at = shard->first_turn(quota);
-      if (at < place) {
-        if (first != nullptr) next_place = place;
-        place = at;
-        first = shard.get();
-      } else {
-        next_place = std::min(next_place, at);
-      }
-    }
+    const auto [first, next_place] =
+        first_of(impl_->shards, [quota](const Shard& shard) { return shard.first_seat(quota); });
     if (first == nullptr) break;
     freed_bytes += first->evict_of(quota, bytes - freed_bytes, next_place, why);
   }

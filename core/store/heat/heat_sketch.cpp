@@ -1,7 +1,6 @@
 #include "core/store/heat/heat_sketch.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -17,10 +16,8 @@ constexpr double kDoublingsMax = 500;
 }  // namespace
 
 HeatSketch::HeatSketch(std::size_t keys_max, Nanos half_life)
-    : keys_max_(keys_max),
-      half_life_(static_cast<double>(half_life)),
-      chains_(std::bit_ceil(2 * keys_max), kNone) {
-  KV_CHECK(keys_max > 0 && keys_max < kNone && half_life > 0);
+    : keys_max_(keys_max), half_life_(static_cast<double>(half_life)), table_(2 * keys_max) {
+  KV_CHECK(keys_max > 0 && keys_max < table_.kNone && half_life > 0);
   counters_.reserve(keys_max);
   heap_.reserve(keys_max);
 }
@@ -48,10 +45,10 @@ void HeatSketch::move_landmark(Nanos now) noexcept {
 }
 
 void HeatSketch::expect(std::span<const std::uint64_t> hashes) const noexcept {
-  for (const std::uint64_t hash : hashes) __builtin_prefetch(&chains_[hash & (chains_.size() - 1)]);
+  for (const std::uint64_t hash : hashes) table_.expect(hash);
   for (const std::uint64_t hash : hashes) {
-    const auto first = chains_[hash & (chains_.size() - 1)];
-    if (first != kNone) __builtin_prefetch(&counters_[first], 1);
+    const auto first = table_.first(hash);
+    if (first != table_.kNone) __builtin_prefetch(&counters_[first], 1);
   }
 }
 
@@ -60,27 +57,27 @@ void HeatSketch::add(std::uint64_t hash, std::uint64_t bytes, Nanos now) noexcep
   if (now != std::exchange(added_at_, now)) added_growth_ = growth(now);  // a batch's keys share it
   const double weight = static_cast<double>(bytes) * added_growth_;
   total_ += weight;
-  if (const auto found = find(hash); found != kNone) {
+  if (const auto found = table_.find(counters_, hash); found != table_.kNone) {
     counters_[found].weight += weight;
     return;
   }
   if (counters_.size() < keys_max_) {
     counters_.push_back({.hash = hash, .weight = weight});
-    link(static_cast<std::uint32_t>(counters_.size() - 1));
+    table_.link(counters_, static_cast<std::uint32_t>(counters_.size() - 1));
     return;
   }
   const auto taken = coldest();
-  unlink(taken);
+  table_.unlink(counters_, taken);
   auto& counter = counters_[taken];
   counter.hash = hash;
   counter.error = counter.weight;
   counter.weight += weight;
-  link(taken);
+  table_.link(counters_, taken);
 }
 
 double HeatSketch::rate(std::uint64_t hash, Nanos now) const noexcept {
-  const auto found = find(hash);
-  if (found == kNone) return 0;
+  const auto found = table_.find(counters_, hash);
+  if (found == table_.kNone) return 0;
   return rate_of(counters_[found].weight - counters_[found].error, now);
 }
 
@@ -102,27 +99,6 @@ std::vector<HeatSketch::Hot> HeatSketch::all(Nanos now) const {
     found.push_back({.hash = counter.hash, .bytes_per_s = weight * rate});
   }
   return found;
-}
-
-std::uint32_t& HeatSketch::chain_of(std::uint64_t hash) noexcept {
-  return chains_[hash & (chains_.size() - 1)];
-}
-
-std::uint32_t HeatSketch::find(std::uint64_t hash) const noexcept {
-  auto at = chains_[hash & (chains_.size() - 1)];
-  while (at != kNone && counters_[at].hash != hash) at = counters_[at].next;
-  return at;
-}
-
-void HeatSketch::link(std::uint32_t counter) noexcept {
-  auto& chain = chain_of(counters_[counter].hash);
-  counters_[counter].next = std::exchange(chain, counter);
-}
-
-void HeatSketch::unlink(std::uint32_t counter) noexcept {
-  auto* at = &chain_of(counters_[counter].hash);
-  while (*at != counter) at = &counters_[*at].next;
-  *at = counters_[counter].next;
 }
 
 // What the heap's first has gained since it was looked at is put right until nothing is to be put:

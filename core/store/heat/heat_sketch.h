@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/store/hash_table/hash_table.h"
 
 namespace infinistore {
 
@@ -39,13 +40,11 @@ class HeatSketch {
   std::size_t size() const noexcept { return counters_.size(); }
 
  private:
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-
   struct Counter {
     std::uint64_t hash = 0;
-    double weight = 0;           // in weights of landmark_
-    double error = 0;            // of that, at most so much was served of other keys
-    std::uint32_t next = kNone;  // in its chain
+    double weight = 0;       // in weights of landmark_
+    double error = 0;        // of that, at most so much was served of other keys
+    std::uint32_t next = 0;  // of its bucket in table_
   };
   // A counter's place in the heap goes by what it had when last looked at, which is not more than
   // what it has: so a hit touches its counter only.
@@ -57,10 +56,6 @@ class HeatSketch {
   double growth(Nanos now) const noexcept;
   double rate_of(double weight, Nanos now) const noexcept;
   void move_landmark(Nanos now) noexcept;
-  std::uint32_t find(std::uint64_t hash) const noexcept;
-  std::uint32_t& chain_of(std::uint64_t hash) noexcept;
-  void link(std::uint32_t counter) noexcept;
-  void unlink(std::uint32_t counter) noexcept;
   std::uint32_t coldest() noexcept;
   void sift_down() noexcept;
 
@@ -71,8 +66,8 @@ class HeatSketch {
   double added_growth_ = 1;
   double total_ = 0;
   std::vector<Counter> counters_;
-  std::vector<std::uint32_t> chains_;  // the first counter of each; a power of two
-  std::vector<Cold> heap_;             // the least first; empty until all counters are in use
+  HashTable<Counter> table_;
+  std::vector<Cold> heap_;  // the least first; empty until all counters are in use
 };
 
 }  // namespace infinistore

@@ -1,7 +1,6 @@
 #include "core/store/past/hit_curve.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -12,9 +11,9 @@ namespace infinistore {
 namespace {
 
 constexpr std::size_t kSlots = 2 * kSampledKeysMax;
-constexpr std::size_t kRow = 32;           // slots
-constexpr std::size_t kBlock = 32 * kRow;  // slots
-static_assert(kSlots % kBlock == 0);
+constexpr std::size_t kRow = 32;          // slots
+constexpr std::size_t kBand = 32 * kRow;  // slots
+static_assert(kSlots % kBand == 0);
 // What was sampled so long ago counts half: a curve is of the workload as it is now.
 constexpr double kAsksHalved = 1 << 18;
 
@@ -22,11 +21,11 @@ constexpr double kAsksHalved = 1 << 18;
 
 HitCurve::HitCurve(std::uint64_t pool_bytes)
     : bytes_max_(pool_bytes * kCurvePoolsMax),
-      chains_(std::bit_ceil(kSampledKeysMax), kNone),
+      table_(kSampledKeysMax),
       slots_(kSlots),
       slot_bytes_(kSlots),
       row_bytes_(kSlots / kRow),
-      block_bytes_(kSlots / kBlock) {}
+      band_bytes_(kSlots / kBand) {}
 
 double HitCurve::rate_locked() const noexcept {
   return static_cast<double>(threshold_.load(std::memory_order_relaxed)) / (1u << kPlaceBits);
@@ -65,15 +64,15 @@ double HitCurve::ask_locked(std::uint64_t hash, std::uint64_t bytes, double leas
   return needed;
 }
 
-void HitCurve::expect(std::span<const std::uint64_t> hashes) const noexcept {
+void HitCurve::expect(std::span<const KeyRef> refs) const noexcept {
   if (!mutex_.try_lock()) return;
-  for (const std::uint64_t hash : hashes) {
-    if (samples(hash)) __builtin_prefetch(&chains_[chain_of(hash)]);
+  for (const KeyRef& ref : refs) {
+    if (samples(ref.hash)) table_.expect(ref.hash);
   }
-  for (const std::uint64_t hash : hashes) {
-    if (!samples(hash)) continue;
-    const std::uint32_t slot = chains_[chain_of(hash)];
-    if (slot == kNone) continue;
+  for (const KeyRef& ref : refs) {
+    if (!samples(ref.hash)) continue;
+    const std::uint32_t slot = table_.first(ref.hash);
+    if (slot == table_.kNone) continue;
     __builtin_prefetch(&slots_[slot], 1);
     __builtin_prefetch(&slot_bytes_[slot], 1);
   }
@@ -81,9 +80,9 @@ void HitCurve::expect(std::span<const std::uint64_t> hashes) const noexcept {
 }
 
 double HitCurve::use_locked(std::uint64_t hash, std::uint64_t bytes) {
-  const std::uint32_t slot = find_locked(hash);
+  const std::uint32_t slot = table_.find(slots_, hash);
   double needed = kNever;
-  if (slot == kNone) {
+  if (slot == table_.kNone) {
     if (bytes == 0) bytes = last_bytes_;
   } else {
     if (bytes == 0) bytes = slot_bytes_[slot];
@@ -107,30 +106,17 @@ std::uint64_t HitCurve::bytes_behind_locked(std::uint32_t slot) const noexcept {
     return std::accumulate(run.begin(), run.end(), std::uint64_t{0});
   };
   const std::size_t row = slot / kRow;
-  const std::size_t block = slot / kBlock;
+  const std::size_t band = slot / kBand;
   return sum(slot_bytes_, slot + 1, (row + 1) * kRow) +
-         sum(row_bytes_, row + 1, (block + 1) * (kBlock / kRow)) +
-         sum(block_bytes_, block + 1, block_bytes_.size());
-}
-
-// The low bits: a sampled key's high ones are much alike after place_of().
-std::size_t HitCurve::chain_of(std::uint64_t hash) const noexcept {
-  return hash & (chains_.size() - 1);
-}
-
-std::uint32_t HitCurve::find_locked(std::uint64_t hash) const noexcept {
-  std::uint32_t slot = chains_[chain_of(hash)];
-  while (slot != kNone && slots_[slot].hash != hash) slot = slots_[slot].next;
-  return slot;
+         sum(row_bytes_, row + 1, (band + 1) * (kBand / kRow)) +
+         sum(band_bytes_, band + 1, band_bytes_.size());
 }
 
 void HitCurve::leave_slot_locked(std::uint32_t slot) noexcept {
-  auto* at = &chains_[chain_of(slots_[slot].hash)];
-  while (*at != slot) at = &slots_[*at].next;
-  *at = slots_[slot].next;
+  table_.unlink(slots_, slot);
   const std::uint64_t bytes = std::exchange(slot_bytes_[slot], 0);
   row_bytes_[slot / kRow] -= bytes;
-  block_bytes_[slot / kBlock] -= bytes;
+  band_bytes_[slot / kBand] -= bytes;
   tracked_bytes_ -= bytes;
   --tracked_;
 }
@@ -138,10 +124,11 @@ void HitCurve::leave_slot_locked(std::uint32_t slot) noexcept {
 void HitCurve::take_slot_locked(std::uint64_t hash, std::uint64_t bytes) {
   if (next_slot_ == slots_.size()) close_ranks_locked();
   const std::uint32_t slot = next_slot_++;
-  slots_[slot] = {.hash = hash, .next = std::exchange(chains_[chain_of(hash)], slot)};
+  slots_[slot].hash = hash;
+  table_.link(slots_, slot);
   slot_bytes_[slot] = bytes;
   row_bytes_[slot / kRow] += bytes;
-  block_bytes_[slot / kBlock] += bytes;
+  band_bytes_[slot / kBand] += bytes;
   tracked_bytes_ += bytes;
   ++tracked_;
 }
@@ -149,9 +136,9 @@ void HitCurve::take_slot_locked(std::uint64_t hash, std::uint64_t bytes) {
 // Moves all to the front, in their order.
 void HitCurve::close_ranks_locked() {
   const std::size_t end = std::exchange(next_slot_, 0);
-  std::ranges::fill(chains_, kNone);
+  table_.clear();
   std::ranges::fill(row_bytes_, 0);
-  std::ranges::fill(block_bytes_, 0);
+  std::ranges::fill(band_bytes_, 0);
   first_slot_ = 0;
   tracked_ = 0;
   tracked_bytes_ = 0;

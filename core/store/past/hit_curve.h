@@ -17,6 +17,8 @@
 
 #include "core/base/limits.h"
 #include "core/base/mutex.h"
+#include "core/store/entry.h"
+#include "core/store/hash_table/hash_table.h"
 
 namespace infinistore {
 
@@ -37,7 +39,7 @@ class HitCurve {
   double ask(std::uint64_t hash, std::uint64_t bytes, double least_bytes = 0);
   void write(std::uint64_t hash, std::uint64_t bytes);  // a sampled key
   // Brings into the caches what ask() of these will look at, if they are sampled.
-  void expect(std::span<const std::uint64_t> hashes) const noexcept;
+  void expect(std::span<const KeyRef> refs) const noexcept;
 
   struct Picture {
     double asked = 0;               // keys; what was asked long ago counts less
@@ -53,12 +55,10 @@ class HitCurve {
     return static_cast<std::uint32_t>(hash * 0xD6E8FEB86659FD93ULL >> (64 - kPlaceBits));
   }
 
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-
   // Where a key stands by its last use.
   struct Slot {
     std::uint64_t hash = 0;
-    std::uint32_t next = kNone;  // in its chain
+    std::uint32_t next = 0;  // of its bucket in table_
   };
 
   double rate_locked() const noexcept REQUIRES(mutex_);
@@ -66,8 +66,6 @@ class HitCurve {
   double use_locked(std::uint64_t hash, std::uint64_t bytes) REQUIRES(mutex_);  // as ask() returns
   std::uint64_t asked() const noexcept;
   std::uint64_t bytes_behind_locked(std::uint32_t slot) const noexcept REQUIRES(mutex_);
-  std::size_t chain_of(std::uint64_t hash) const noexcept REQUIRES(mutex_);
-  std::uint32_t find_locked(std::uint64_t hash) const noexcept REQUIRES(mutex_);
   void leave_slot_locked(std::uint32_t slot) noexcept REQUIRES(mutex_);
   void take_slot_locked(std::uint64_t hash, std::uint64_t bytes) REQUIRES(mutex_);
   void close_ranks_locked() REQUIRES(mutex_);
@@ -89,14 +87,14 @@ class HitCurve {
   std::atomic<std::uint64_t> passed_over_{0};  // asks since they were settled
 
   mutable Mutex mutex_;
-  // Keys in the order of their last use, in chains by their hash, and their bytes; 0 where none
-  // stands.  Rows sum up slots and blocks rows, so that the bytes behind a slot are three short
-  // runs.
-  std::vector<std::uint32_t> chains_ GUARDED_BY(mutex_);
+  // Keys in the order of their last use, and their bytes; 0 where none stands.  Rows sum up slots
+  // and bands rows, so that the bytes behind a slot are three short runs.  The table's buckets go
+  // by low bits of the hash: a sampled key's high ones are much alike after place_of().
+  HashTable<Slot> table_ GUARDED_BY(mutex_);
   std::vector<Slot> slots_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> slot_bytes_ GUARDED_BY(mutex_);
   std::vector<std::uint64_t> row_bytes_ GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> block_bytes_ GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> band_bytes_ GUARDED_BY(mutex_);
   std::size_t tracked_ GUARDED_BY(mutex_) = 0;
   std::uint32_t next_slot_ GUARDED_BY(mutex_) = 0;
   std::uint32_t first_slot_ GUARDED_BY(mutex_) = 0;  // nothing stands before it

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/store/quota/turns.h"
+#include "core/store/quota/seats.h"
 #include "core/store/store_testing.h"
 
 namespace infinistore {
@@ -119,7 +119,7 @@ TEST_CASE("a value larger than the quota drives nothing out") {
   CHECK(f.there(f.a, 8).empty());
 }
 
-TEST_CASE("what a look holds leaves its turn, and its bytes come with the look's end") {
+TEST_CASE("what a look holds leaves its seat, and its bytes come with the look's end") {
   Fixture f("lru");
   for (int i = 0; i < 8; ++i) CHECK(f.put_page(f.a, i) == Code::kOk);
   auto look = f.store.find_quietly(f.a, "0");
@@ -130,7 +130,7 @@ TEST_CASE("what a look holds leaves its turn, and its bytes come with the look's
   CHECK(f.store.quota_use("a").bytes == (kQuotaPages - 1) * kPage);
 }
 
-TEST_CASE("the pool's own eviction takes entries with a turn too") {
+TEST_CASE("the pool's own eviction takes entries with a seat too") {
   for_each_policy([](std::string_view policy) {
     Fixture f(policy);
     for (int i = 0; i < 8; ++i) CHECK(f.put_page(f.a, i) == Code::kOk);

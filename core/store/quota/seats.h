@@ -1,5 +1,5 @@
 #pragma once
-// Turns: in which order the evictable entries of an owner leave for its quota.
+// Seats: in which order the evictable entries of an owner leave for its quota.
 //
 // The least recently used first, but a chain from its end: for each block before it an entry counts
 // as used two uses earlier than it was, as a block is worth nothing without those before it.  Not
@@ -14,13 +14,13 @@
 
 namespace infinistore {
 
-class Turns {
+class Seats {
  public:
-  explicit Turns(std::size_t quota_count) : queues_(quota_count) {}
+  explicit Seats(std::size_t quota_count) : queues_(quota_count) {}
 
-  // Entries that have a turn.
+  // Entries that have a seat.
   void insert(QuotaId quota, Entry& entry) noexcept;
-  void remove(QuotaId quota, Entry& entry) noexcept { queues_[quota].remove(entry.turn()); }
+  void remove(QuotaId quota, Entry& entry) noexcept { queues_[quota].remove(entry.seat()); }
 
   Entry* first(QuotaId quota) noexcept {
     return queues_[quota].empty() ? nullptr : queues_[quota].front().entry;
@@ -33,7 +33,7 @@ class Turns {
   std::size_t size() const noexcept;  // for check_integrity()
 
  private:
-  using Queue = IntrusiveList<Turn, &Turn::hook>;
+  using Queue = IntrusiveList<Seat, &Seat::hook>;
   std::vector<Queue> queues_;  // by quota
 };
 

@@ -1,4 +1,4 @@
-#include "core/store/quota/turns.h"
+#include "core/store/quota/seats.h"
 
 namespace infinistore {
 namespace {
@@ -11,22 +11,22 @@ constexpr std::uint64_t kDepthsMax = std::uint64_t{1} << 33;
 
 }  // namespace
 
-std::uint64_t Turns::place(const Entry& entry) noexcept {
+std::uint64_t Seats::place(const Entry& entry) noexcept {
   return kDepthsMax + entry.used_at - std::uint64_t{2} * entry.depth;
 }
 
-void Turns::insert(QuotaId quota, Entry& entry) noexcept {
+void Seats::insert(QuotaId quota, Entry& entry) noexcept {
   Queue& queue = queues_[quota];
-  Turn* const front = queue.empty() ? nullptr : &queue.front();
-  Turn* before = front == nullptr ? nullptr : front->hook.prev;  // the last
+  Seat* const front = queue.empty() ? nullptr : &queue.front();
+  Seat* before = front == nullptr ? nullptr : front->hook.prev;  // the last
   for (int step = 0; step < kStepsMax && before != nullptr; ++step) {
     if (place(*before->entry) <= place(entry)) break;
     before = before == front ? nullptr : before->hook.prev;
   }
-  queue.insert_after(before, entry.turn());
+  queue.insert_after(before, entry.seat());
 }
 
-std::size_t Turns::size() const noexcept {
+std::size_t Seats::size() const noexcept {
   std::size_t sum = 0;
   for (const Queue& queue : queues_) sum += queue.size();
   return sum;

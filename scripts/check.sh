@@ -21,14 +21,6 @@ check_stub() {
     die "src/infinistore/_native.pyi is not what the extension says" "run make build and commit it"
 }
 
-# configure NAME SANITIZERS PRECOMPILE: build/NAME, made ready to build.
-configure() {
-  cmake -S . -B "build/$1" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
-    -DINFINISTORE_BUILD_TESTS=ON -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE="$2" \
-    -DINFINISTORE_PRECOMPILE="$3" >"build/$1-configure.log" ||
-    { tail -20 "build/$1-configure.log"; return 1; }
-}
-
 # sanitized NAME SANITIZERS: core_tests built and run with them.
 sanitized() {
   local build=build/$1
@@ -48,8 +40,6 @@ check_tidy() {
 
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1
-# ccache takes a precompiled header only if told so.
-export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
 
 stage "format and lint" 2 check_format
 stage "types" 5 mypy

@@ -40,9 +40,7 @@ build_targets() {
 
 # The same build as that of `make check`.
 build_server() {
-  cmake -S . -B build/asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
-    -DINFINISTORE_BUILD_TESTS=ON -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE=address,undefined \
-    -DINFINISTORE_PRECOMPILE=ON >build/asan-configure.log || { tail -20 build/asan-configure.log; return 1; }
+  configure asan address,undefined ON
   cmake --build build/asan --target fuzz_server
 }
 

@@ -6,16 +6,6 @@
 # leaves the clone out.
 . "$(dirname "$0")/stage.sh"
 
-install_browser() {
-  command -v chromium chromium-browser google-chrome >/dev/null && return
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium; } \
-      >build/chromium.log 2>&1 || { tail -5 build/chromium.log >&2; return 1; }
-  else
-    say "no Chromium here: the web page's tests are skipped"
-  fi
-}
-
 install_tools() {
   python -c "import kubernetes_validate, yaml" 2>/dev/null && command -v hadolint >/dev/null && return
   python scripts/requirements.py operations >build/operations.txt
@@ -34,7 +24,7 @@ run_tests() {
 run_first_hit() { scripts/first_hit.sh | tee build/first-hit.log; return "${PIPESTATUS[0]}"; }
 
 mkdir -p build
-stage "Chromium" 5 install_browser
+stage "Chromium" 5 scripts/chromium.sh
 stage "tools for manifests" 5 install_tools
 parts=() rc=0
 rm -f build/operations.xml

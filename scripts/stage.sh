@@ -59,6 +59,16 @@ quiet_pip() {
   return "$rc"
 }
 
+# configure NAME SANITIZERS PRECOMPILE: build/NAME, made ready to build core_tests and fuzz_server.
+configure() {
+  # ccache takes a precompiled header only if told so.
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
+  cmake -S . -B "build/$1" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+    -DINFINISTORE_BUILD_TESTS=ON -DINFINISTORE_WERROR=ON -DINFINISTORE_SANITIZE="$2" \
+    -DINFINISTORE_PRECOMPILE="$3" >"build/$1-configure.log" ||
+    { tail -20 "build/$1-configure.log"; return 1; }
+}
+
 # fresh STAMP INPUTS...: whether `mark STAMP INPUTS...` was the last word on these (files or words).
 digest() {
   for input in "$@"; do

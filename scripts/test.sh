@@ -12,6 +12,8 @@ done
 python_tests() { python -m pytest -n 2 --dist loadfile "${tests[@]}"; }
 
 [ -n "${INFINISTORE_WITHOUT_VLLM:-}" ] || stage "tiny models" 4 python scripts/make_models.py tiny-llama tiny-opt
+# Without it the web page's tests skip: no reason to leave out the others.
+(stage "Chromium" 5 scripts/chromium.sh) || say "no Chromium could be installed: the web page's tests skip"
 stage "C++ tests" 8 ctest --test-dir build/dev --output-on-failure -j "$JOBS"
 if [ $# -gt 0 ]; then
   stage "Python tests" 40 python -m pytest "${tests[@]}" tests/e2e "$@"

@@ -6,7 +6,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from infinistore.config import ClientConfig
+from infinistore import _native
+from infinistore.config import ClientConfig, ServerConfig, settings
 from infinistore.errors import CODE_TO_ERROR, Code
 from infinistore.server.native import ServerOptions
 
@@ -60,6 +61,11 @@ def test_opcodes_agree_in_cpp_and_protocol() -> None:
 def test_server_options_agree_in_cpp_and_python() -> None:
     python = {field.name for field in fields(ServerOptions)}
     assert c_fields("core/server/options.h", "ServerOptions") == python
+
+
+def test_the_help_names_every_eviction_policy() -> None:
+    text = next(s.help for s in settings(ServerConfig) if s.field == "eviction")
+    assert sorted(re.findall(r"(\w+) \(", text)) == sorted(_native.eviction_policies())
 
 
 def test_client_settings_all_go_down() -> None:

@@ -222,7 +222,10 @@ class ServerConfig(_Config):
     )
     tls_key_file: str = _setting("", "Its key (PEM); both are read again when they change.")
     insecure: bool = _setting(False, "Allow a wide address without a token.")
-    eviction: str = _setting("lru", "Which values leave first.")
+    eviction: str = _setting(
+        "lru",
+        "Which values leave first: lru (unused for longest) or reuse (least likely to be read).",
+    )
     evict_start: float = _setting(
         0.95, "Evict in the background from this share of the pool on.", low=0.01, high=1
     )

@@ -6,6 +6,7 @@ the process itself, so that a test can hold the model between two layers, and lo
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zlib import crc32
 
 from infinistore.connectors.vllm import WorkerExtension
@@ -30,6 +31,56 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
 }
+
+
+class Spawned:
+    """This file, run as a program: it imports vLLM, then waits for its settings."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+        )
+
+    def end(self) -> None:
+        """Ends it at once. Harmless when repeated."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+class Spare:
+    """The next engine's process. Importing vLLM takes most of a start, and one CPU."""
+
+    def __init__(self) -> None:
+        self._next: Spawned | None = None
+        atexit.register(self.end)
+
+    def take(self, environment: dict[str, str]) -> Spawned:
+        """A process with this environment; the next one begins to import meanwhile."""
+        if self._next and self._next.environment != environment:
+            self.end()
+        taken = self._next or Spawned(environment)
+        self._next = Spawned(environment)
+        return taken
+
+    def end(self) -> None:
+        if self._next:
+            self._next.end()
+            self._next = None
+
+
+SPARE = Spare()
 
 
 class EngineProcess:
@@ -65,16 +116,12 @@ class EngineProcess:
                 "kv_connector_extra_config": {"url": url, "lookup_timeout_s": 10, **(extra or {})},
             }
         settings.update(arguments)
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the process
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=os.environ | ENVIRONMENT | (environment or {}),
-        )
+        inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+        self._spawned = SPARE.take(inherited | ENVIRONMENT | (environment or {}))
+        self.process = self._spawned.process
         try:
+            with contextlib.suppress(BrokenPipeError):  # it could not import: read why
+                self._write(settings)
             self._read()
         except BaseException:
             self.kill()
@@ -88,8 +135,8 @@ class EngineProcess:
 
     def log(self) -> str:
         """What it wrote to stderr, vLLM's log included."""
-        self._log.seek(0)
-        return self._log.read().decode(errors="replace")
+        self._spawned.log.seek(0)
+        return self._spawned.log.read().decode(errors="replace")
 
     def _read(self) -> Any:
         assert self.process.stdout is not None
@@ -104,8 +151,11 @@ class EngineProcess:
 
     def send(self, verb: str, **arguments: Any) -> None:
         """Sends a command without waiting for its answer."""
+        self._write({"verb": verb, **arguments})
+
+    def _write(self, command: dict[str, Any]) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
+        self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
     def call(self, verb: str, **arguments: Any) -> Any:
@@ -131,13 +181,7 @@ class EngineProcess:
 
     def kill(self) -> None:
         """Ends it at once. Harmless when repeated."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self._log):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._spawned.end()
 
 
 class ChangingWorker(WorkerExtension):
@@ -433,7 +477,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        program = Program(answers, json.loads(sys.argv[1]))
+        from vllm import LLM  # noqa: F401, it takes so long
+
+        settings = sys.stdin.readline()
+        if not settings:
+            return
+        program = Program(answers, json.loads(settings))
     except Exception as error:
         answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
         answers.flush()

@@ -13,7 +13,7 @@ TRANSPORTS = ("shm", "tcp")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("sweep")
+@click.command("sweep", short_help="Measure by sizes, batches and clients.")
 @click.option("--quick", is_flag=True, help="Three sizes, two batches, 1 and 4 clients, 3 rounds.")
 @click.option(
     "--transport", "transports", multiple=True, type=click.Choice(TRANSPORTS),

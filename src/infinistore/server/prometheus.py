@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,15 +216,10 @@ def namespace_exposition(spaces: Sequence[Mapping[str, Any]]) -> str:
     order = sorted(spaces, key=lambda space: (-space["bytes"], space["namespace"]))
     shown = {_label(space["namespace"]): space for space in order[:NAMESPACES_SHOWN]}
     rest = order[NAMESPACES_SHOWN:]
-    lines: list[str] = []
-    for metric in NAMESPACE_METRICS:
-        lines.extend(_head(metric.name, metric.kind, metric.help))
-        for label, space in shown.items():
-            lines.append(f'{PREFIX}{metric.name}{{namespace="{label}"}} {space[metric.source]}')
-        if rest:
-            others = sum(space[metric.source] for space in rest)
-            lines.append(f'{PREFIX}{metric.name}{{namespace="{OTHERS}"}} {others}')
-    return "\n".join(lines) + "\n"
+    if rest:
+        sources = [metric.source for metric in NAMESPACE_METRICS]
+        shown[OTHERS] = {source: sum(space[source] for space in rest) for source in sources}
+    return _labelled(NAMESPACE_METRICS, "namespace", shown.items())
 
 
 TENANT_METRICS = (
@@ -247,12 +242,21 @@ TENANT_METRICS = (
 
 def tenant_exposition(rows: Sequence[Mapping[str, Any]]) -> str:
     """The text of the tenants' metrics, of whom there are a bounded number; empty without any."""
+    labels = [(_label(row["tenant"].encode()), row) for row in rows]
+    return _labelled(TENANT_METRICS if rows else (), "tenant", labels)
+
+
+def _labelled(
+    metrics: Sequence[Metric], label: str, rows: Collection[tuple[str, Mapping[str, Any]]]
+) -> str:
+    """The text of `metrics`, each with a sample for every (value of its label, row)."""
     lines: list[str] = []
-    for metric in TENANT_METRICS if rows else ():
+    for metric in metrics:
         lines.extend(_head(metric.name, metric.kind, metric.help))
-        for row in rows:
-            label = _label(row["tenant"].encode())
-            lines.append(f'{PREFIX}{metric.name}{{tenant="{label}"}} {row[metric.source]}')
+        lines.extend(
+            f'{PREFIX}{metric.name}{{{label}="{value}"}} {row[metric.source]}'
+            for value, row in rows
+        )
     return "".join(f"{line}\n" for line in lines)
 
 

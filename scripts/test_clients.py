@@ -24,12 +24,17 @@ PACKAGES = {
         "pyroscope-io", "redis==6.0.0", "rocksdict", "sortedcontainers", "validators", "zstandard",
     ),
     "sglang": ("sglang==0.5.23",),
-    "vllm": (),  # the environment's own
+    # Nothing but the environment's own:
+    "original": (),
+    "router": (),
+    "vllm": (),
     "pd": (),
 }  # fmt: skip
-TESTS = {name: f"tests/clients/test_{name}.py" for name in PACKAGES}
-TESTS["vllm"] = "tests/e2e/test_vllm_updates.py"  # too slow for `make test`
-TESTS["pd"] = "tests/pd"
+TESTS = {name: [f"tests/clients/test_{name}.py"] for name in PACKAGES}
+TESTS["original"] = ["tests/compat"]
+TESTS["router"] = ["tests/e2e/test_router.py", "tests/e2e/test_router_pressure.py"]
+TESTS["vllm"] = ["tests/e2e/test_vllm_updates.py"]  # too slow for `make test`
+TESTS["pd"] = ["tests/pd"]
 
 
 def install(name: str) -> Path:
@@ -60,8 +65,9 @@ def test(name: str, site: Path) -> bool:
     report.unlink(missing_ok=True)
     # Warnings of their code are none of ours.
     pytest = [sys.executable, "-m", "pytest", "-q", "-W", "default", f"--junitxml={report}"]
-    pytest.append(TESTS[name])
-    done = subprocess.run(pytest, cwd=ROOT, env=environment, check=False, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        [*pytest, *TESTS[name]], cwd=ROOT, env=environment, check=False, timeout=TIMEOUT_S
+    )
     # What was skipped did not pass.
     return done.returncode == 0 and 'skipped="0"' in report.read_text()
 

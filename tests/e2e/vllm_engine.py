@@ -316,6 +316,28 @@ class Program:
             {"tokens": said[index], "before": before.get(index, 0)} for index in range(len(prompts))
         ]
 
+    def generate_with_aborts(
+        self, prompts: list[list[int]], max_tokens: int, aborts: list[int | None]
+    ) -> list[list[int]]:
+        """What of its greedy continuation each prompt has said.
+
+        A request with a number is aborted before the step of that number, if it still runs.
+        """
+        from vllm import SamplingParams
+
+        engine = self._llm.llm_engine
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+        for index, prompt in enumerate(prompts):
+            engine.add_request(str(index), {"prompt_token_ids": prompt}, sampling)
+        said: dict[str, list[int]] = {}
+        steps = 0
+        while engine.has_unfinished_requests():
+            engine.abort_request([str(i) for i, at in enumerate(aborts) if at == steps])
+            for output in engine.step():
+                said[output.request_id] = list(output.outputs[0].token_ids)
+            steps += 1
+        return [said.get(str(index), []) for index in range(len(prompts))]
+
     @property
     def _scheduler(self) -> Any:
         return self._llm.llm_engine.engine_core.engine_core.scheduler

@@ -53,7 +53,9 @@ def media(identifier: str, offset: int) -> bytes:
 
 def block_hash(parent: bytes | None, token_ids: Sequence[int], extras: Sequence[bytes]) -> bytes:
     """SHA-256 of a block's tokens and extras and of all blocks before it (`parent`: their hash)."""
-    return _hash_of(parent, _token_bytes(token_ids), extras)
+    count = struct.pack("<I", len(token_ids))
+    begin = (_ROOT if parent is None else parent) + count + _token_bytes(token_ids)
+    return hashlib.sha256(begin + b"".join(sorted(extras))).digest()
 
 
 def _token_bytes(token_ids: Sequence[int]) -> bytes:
@@ -61,12 +63,6 @@ def _token_bytes(token_ids: Sequence[int]) -> bytes:
         return struct.pack(f"<{len(token_ids)}I", *token_ids)
     except struct.error:
         raise UsageError("a token id is not within 0 and 2**32 - 1: the block has no key") from None
-
-
-def _hash_of(parent: bytes | None, tokens: bytes, extras: Sequence[bytes]) -> bytes:
-    count = struct.pack("<I", len(tokens) // _TOKEN_BYTES)
-    begin = (_ROOT if parent is None else parent) + count + tokens
-    return hashlib.sha256(begin + b"".join(sorted(extras)) if extras else begin).digest()
 
 
 def block_hashes(
@@ -101,11 +97,17 @@ class BlockChain:
         # All at once: on the way of every request, and for a long prompt the half of it.
         tokens = _token_bytes(token_ids[start:end])
         size = self.block_tokens * _TOKEN_BYTES
-        parent = self.hashes[-1] if self.hashes else None
-        for index in range(first, blocks):
-            at = (index - first) * size
-            extras = self._extras(index) if self._extras else ()
-            parent = _hash_of(parent, tokens[at : at + size], extras)
+        parent = self.hashes[-1] if self.hashes else _ROOT
+        count, sha256, extras_of = (
+            struct.pack("<I", self.block_tokens),
+            hashlib.sha256,
+            self._extras,
+        )
+        for at in range(0, len(tokens), size):
+            content = parent + count + tokens[at : at + size]
+            if extras_of is not None and (extras := extras_of(first + at // size)):
+                content += b"".join(sorted(extras))
+            parent = sha256(content).digest()
             self.hashes.append(parent)
 
 

@@ -115,6 +115,8 @@ class FakeLookup:
 
     answer: Callable[[], tuple[int, int]]
     held: bool = False
+    is_late: bool = False  # there for who waits a little
+    waits: int = 0
     blocks: int = 0
     lease_ids: list[int] = field(default_factory=list)
     is_cancelled: bool = False
@@ -130,6 +132,14 @@ class FakeLookup:
         self.lease_ids = [lease_id] if lease_id else []
         self.done = True
 
+    def wait(self, timeout_s: float | None = None) -> int:
+        self.waits += 1
+        if self.is_late:
+            self.run()
+        if not self.done:
+            raise RequestTimeoutError("the lookup is held")
+        return self.blocks
+
     def cancel(self) -> None:
         self.is_cancelled = True
 
@@ -143,6 +153,7 @@ class FakeStore:
     def __init__(self) -> None:
         self.sealed: dict[tuple[str, bytes], bytes] = {}
         self.chains: dict[tuple[str, bytes], tuple[bytes | None, int]] = {}
+        self.answers_late = False  # lookups that are held, once somebody waits
         self.staged: dict[tuple[str, bytes], Staged] = {}
         self.leases: dict[int, list[bytes]] = {}
         self.renewed: list[int] = []
@@ -283,7 +294,7 @@ class FakeClient:
             found = asked[: blocks * group]
             return blocks, self.store.lease(found) if lease_s and found else 0
 
-        lookup = FakeLookup(answer, held=self.store.hold_lookups)
+        lookup = FakeLookup(answer, self.store.hold_lookups, self.store.answers_late)
         self.lookups.append(lookup)
         return lookup
 

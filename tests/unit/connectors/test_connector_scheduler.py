@@ -92,6 +92,28 @@ def test_a_failed_lookup_is_a_miss(engine: Engine, store: FakeStore) -> None:
     assert engine.match(request) == (0, False)
 
 
+def test_an_answer_that_is_a_little_late_costs_no_step(engine: Engine, store: FakeStore) -> None:
+    request = Request("r", PROMPT)
+    saved(store, request)
+    store.hold_lookups = store.answers_late = True
+    assert engine.match(request) == (20, True)
+
+
+def test_a_step_waits_for_one_answer_and_for_each_only_once(
+    engine: Engine, store: FakeStore
+) -> None:
+    store.hold_lookups = True
+    requests = [Request(name, PROMPT) for name in "abc"]
+    waits = []
+    for _ in range(4):
+        for request in requests:
+            assert engine.match(request) == (None, False)
+        lookups = engine.links[0].client.lookups  # type: ignore[union-attr]
+        waits.append([lookup.waits for lookup in lookups])
+        engine.begin(StepOutput())
+    assert waits == [[1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 1, 1]]
+
+
 def test_what_waits_for_room_keeps_its_lease(engine: Engine, store: FakeStore) -> None:
     request = Request("r", PROMPT)
     saved(store, request)

@@ -1,7 +1,8 @@
-"""Questions to the store that no engine waits for, and the leases that their answers hold."""
+"""Questions to the store that an engine hardly waits for, and the leases that their answers hold."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 LEASE_S = 30.0
 _RENEW_AFTER_S = 10.0
 _REPEAT_AFTER_S = 0.005
+# A store on this host answers in less; to be scheduled again costs the request a step.
+_PATIENCE_S = 0.001
 
 
 class Lookup:
@@ -28,6 +31,7 @@ class Lookup:
         self.taken: int | None = None  # blocks, once decided
         self.handle: Any = None
         self.is_refused = False
+        self._was_awaited = False
 
     def view(self) -> LookupView:
         """The question's state now."""
@@ -36,6 +40,15 @@ class Lookup:
         is_failed = is_done and (self.is_refused or handle.error is not None)
         blocks = handle.blocks if is_done and not is_failed else 0
         return LookupView(is_done, is_failed, blocks, self.asked_at_s)
+
+    def await_answer(self) -> bool:
+        """Waits for the answer, not for long, and only once; whether it did."""
+        if self.handle is None or self.handle.done or self._was_awaited:
+            return False
+        self._was_awaited = True
+        with contextlib.suppress(InfiniStoreError):
+            self.handle.wait(_PATIENCE_S)
+        return True
 
     @property
     def lease_ids(self) -> list[int]:

@@ -20,7 +20,7 @@ class RequestPlan:
     def __init__(self, request: Any, block_tokens: int, extras: BlockExtras | None) -> None:
         self.request = request
         self.extras = extras  # None: this request is not cached
-        self.chain = BlockChain(block_tokens, extras.of_block if extras else None)
+        self.chain = BlockChain(block_tokens, extras.of_block if extras and extras.any else None)
         self.block_ids: list[list[int]] = []  # of each group
         self.saved = 0  # blocks before this one were offered to the store, or are in it
         self.in_store: int | None = None  # what the last lookup found
@@ -56,6 +56,7 @@ class BlockExtras:
             (_identifier(item), item.mm_position.offset, item.mm_position.length) for item in items
         ]
         self._block_tokens = size
+        self.any = bool(self._salt or self._adapter or self._items)
 
     def of_block(self, index: int) -> list[bytes]:
         """The extras of one block."""

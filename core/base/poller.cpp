@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 #include "core/base/check.h"
 
@@ -70,6 +72,15 @@ void Poller::wait(Nanos timeout) {
   const int count = ::epoll_wait(epoll_.get(), events_.data(), kEventsAtOnce, timeout_ms(timeout));
   // Nothing, or EINTR: the caller looks at its clock and comes again.
   event_count_ = static_cast<std::size_t>(std::max(count, 0));
+}
+
+void Poller::wait_awake(Nanos timeout) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout);
+  for (;;) {
+    wait(0);
+    if (event_count_ > 0 || std::chrono::steady_clock::now() >= until) return;
+    std::this_thread::yield();
+  }
 }
 
 void Poller::dispatch() {

@@ -48,6 +48,8 @@ class Poller final : public Waker {
   }
   // Its halves.  Between them nothing may be added or removed, or wait(0) must look again.
   void wait(Nanos timeout);
+  // The same without a sleep: it looks again and again, and in between gives the processor away.
+  void wait_awake(Nanos timeout);
   void dispatch();
 
   void wake() noexcept override;  // the current or next poll() returns at once

@@ -24,6 +24,9 @@ static_assert(kCallsInFlightMax + kWaitingInFlightMax + kBulkInFlightMax < kSess
 // Copies of so little are done when their frame is read.
 constexpr std::uint64_t kAtOnceBytesMax = 256 * 1024;
 
+// An awake thread gives its turn away so often.
+constexpr Nanos kLookAwake = 10 * kMicrosecond;
+
 // A GRANT, and the RESULT that follows at once if nothing was granted.
 constexpr std::size_t kHeldMax = 2;
 
@@ -131,16 +134,19 @@ void Channel::run() {
   use_all_cpus();
   for (;;) {
     Nanos timeout = -1;
+    bool is_awake = false;
     std::uint64_t others_turns = 0;
     {
       const MutexLock lock(turn_);
       if (!prepare()) break;
       const Nanos now = clock_.now();
       timeout = held_.empty() && !has_more_to_start_ ? next_deadline(now) : 0;
+      is_awake = stays_awake(now) && timeout != 0;
+      if (is_awake) timeout = timeout < 0 ? kLookAwake : std::min(timeout, kLookAwake);
       looks_at_ = timeout < 0 ? 0 : now + timeout;
       others_turns = others_turns_;
     }
-    poller_.wait(timeout);
+    is_awake ? poller_.wait_awake(timeout) : poller_.wait(timeout);
     const MutexLock lock(turn_);
     if (others_turns_ != others_turns) poller_.wait(0);  // what it saw may have been dealt with
     poller_.dispatch();

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -53,6 +54,8 @@ class Channel final : public StreamOwner {
   void submit(std::vector<std::unique_ptr<Request>> requests, bool is_awaited, Gate* gate);
   // Likewise, but always by the thread: the caller has no time to send them.
   void leave_to_thread(std::vector<std::unique_ptr<Request>> requests, Gate* gate);
+  // A GPU's batch is about to come: wakes thread and server, and keeps the thread awake for it.
+  void rouse();
   Waker& waker() noexcept { return poller_; }  // of its thread
   // Shows the server's pool to a GPU now, rather than when it is used; over TCP there is none.
   Error prepare(const Gpu& gpu);
@@ -106,6 +109,7 @@ class Channel final : public StreamOwner {
   void on_close(const Error& reason) override;
 
   void run();
+  bool stays_awake(Nanos now) const;
   bool prepare();
   void react();
   bool send_alone(std::vector<std::unique_ptr<Request>>& requests, bool is_awaited);
@@ -187,6 +191,7 @@ class Channel final : public StreamOwner {
   Nanos backoff_ = 0;
   Error dial_failure_{Code::kOk, {}};
 
+  std::atomic<Nanos> roused_at_{std::numeric_limits<Nanos>::min() / 2};
   std::atomic<int> socket_fd_{-1};
   std::thread thread_;
 };

@@ -9,8 +9,29 @@ namespace {
 
 constexpr Nanos kLookAtCopy = 200 * kMicrosecond;  // one of 8 MiB takes about as long
 constexpr Nanos kLookAtGate = kMillisecond;
+// Once roused: until the batch has come, and while a GPU is at work, as 256 MiB take.
+constexpr Nanos kAwakeAtFirst = 500 * kMicrosecond;
+constexpr Nanos kAwakeMax = 10 * kMillisecond;
 
 }  // namespace
+
+// Whoever is awake already has an answer more.
+void Channel::rouse() {
+  roused_at_ = clock_.now();
+  std::vector<std::unique_ptr<Request>> ping;
+  ping.push_back(make_call_request(std::make_unique<Call>(CallSpec{})));
+  leave_to_thread(std::move(ping), nullptr);
+}
+
+// Waking takes a share of what a GPU takes for a batch: at its first answer, and at each copy's end
+// (docs/decisions/0007).
+bool Channel::stays_awake(Nanos now) const {
+  const Nanos since = now - roused_at_;
+  if (since >= kAwakeMax) return false;
+  return since < kAwakeAtFirst ||
+         std::ranges::any_of(
+             flights_, [](const auto& flight) { return flight.second.request->uses_gpu(); });
+}
 
 // Requests whose gates have opened, or never will.
 void Channel::release_gated() {

@@ -124,12 +124,7 @@ void Client::post(CallSpec call) {
   send(0, make_call_request(std::make_unique<Call>(std::move(call))), !tells_completions_);
 }
 
-// Whoever is awake already has an answer more.
-void Client::rouse() {
-  std::vector<std::unique_ptr<Request>> ping;
-  ping.push_back(make_call_request(std::make_unique<Call>(CallSpec{})));
-  channels_[0]->leave_to_thread(std::move(ping), nullptr);
-}
+void Client::rouse() { channels_[0]->rouse(); }
 
 void Client::send(std::size_t channel, std::unique_ptr<Request> request, bool is_awaited) {
   std::vector<std::unique_ptr<Request>> requests;

@@ -239,6 +239,30 @@ TEST_CASE("who waits awake near the end is not told of an end before there is on
   CHECK(nothing.wait(0));
 }
 
+TEST_CASE("a thread that was roused answers as ever, and sees an end") {
+  std::atomic<int> asked = 0;
+  const FakeServer server([&](FakePeer& peer) {
+    while (const auto frame = peer.next()) {
+      if (++asked == 4) continue;  // what roused it the second time
+      if (asked == 5) return;
+      peer.send(Opcode::kResult, frame->header.request_id, encode(ResultReply{}));
+    }
+  });
+  const auto client = connect_to(server);
+  const auto code_of_call = [&] {
+    Call call(CallSpec{});
+    client->submit(call);
+    REQUIRE(call.wait(5 * kSecond));
+    return call.failure().code;
+  };
+  client->rouse();
+  CHECK(code_of_call() == Code::kOk);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it sleeps again
+  CHECK(code_of_call() == Code::kOk);
+  client->rouse();
+  CHECK(code_of_call() != Code::kOk);
+}
+
 TEST_CASE("completions wake their reader once, and tell each end once") {
   const FakeServer server([](FakePeer& peer) {
     while (const auto frame = peer.next()) {

@@ -1,4 +1,4 @@
-"""Questions to the store that an engine hardly waits for, and the leases that their answers hold."""
+"""Questions to the store, hardly waited for by any engine, and the leases that answers hold."""
 
 from __future__ import annotations
 

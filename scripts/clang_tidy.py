@@ -1,4 +1,4 @@
-"""Runs clang-tidy over core/ and bindings/, skipping files whose last run was clean.
+"""Runs clang-tidy over core/, skipping files whose last run was clean.
 
 A file's result holds as long as neither it, nor any header of ours, nor the settings change.
 """

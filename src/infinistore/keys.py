@@ -98,16 +98,13 @@ class BlockChain:
         tokens = _token_bytes(token_ids[start:end])
         size = self.block_tokens * _TOKEN_BYTES
         parent = self.hashes[-1] if self.hashes else _ROOT
-        count, sha256, extras_of = (
-            struct.pack("<I", self.block_tokens),
-            hashlib.sha256,
-            self._extras,
-        )
+        count = struct.pack("<I", self.block_tokens)
+        extras_of = self._extras
         for at in range(0, len(tokens), size):
             content = parent + count + tokens[at : at + size]
             if extras_of is not None and (extras := extras_of(first + at // size)):
                 content += b"".join(sorted(extras))
-            parent = sha256(content).digest()
+            parent = hashlib.sha256(content).digest()
             self.hashes.append(parent)
 
 

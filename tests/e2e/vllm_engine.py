@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 from zlib import crc32
@@ -297,21 +298,14 @@ class Program:
 
         For each prompt `tokens`, and how many of them were there `before` the change.
         """
-        from vllm import SamplingParams
+        before: dict[int, int] = {}
 
-        engine = self._llm.llm_engine
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
-        for index, prompt in enumerate(prompts):
-            engine.add_request(str(index), {"prompt_token_ids": prompt}, sampling)
-        said: dict[int, list[int]] = {}
-        made = 0
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                said[int(output.request_id)] = list(output.outputs[0].token_ids)
-            made += 1
-            if made == steps:
+        def change(step: int, said: dict[int, list[int]]) -> None:
+            if step == steps:
                 self.change_weights(factor)
-                before = {index: len(tokens) for index, tokens in said.items()}
+                before.update({index: len(tokens) for index, tokens in said.items()})
+
+        said = self._step_through(prompts, max_tokens, change)
         return [
             {"tokens": said[index], "before": before.get(index, 0)} for index in range(len(prompts))
         ]
@@ -323,20 +317,35 @@ class Program:
 
         A request with a number is aborted before the step of that number, if it still runs.
         """
+
+        def abort(step: int, _: dict[int, list[int]]) -> None:
+            due = [str(index) for index, at in enumerate(aborts) if at == step]
+            self._llm.llm_engine.abort_request(due)
+
+        said = self._step_through(prompts, max_tokens, abort)
+        return [said.get(index, []) for index in range(len(prompts))]
+
+    def _step_through(
+        self,
+        prompts: list[list[int]],
+        max_tokens: int,
+        before_step: Callable[[int, dict[int, list[int]]], None],
+    ) -> dict[int, list[int]]:
+        """What each prompt has said; before a step it is told its number and what was said."""
         from vllm import SamplingParams
 
         engine = self._llm.llm_engine
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
         for index, prompt in enumerate(prompts):
             engine.add_request(str(index), {"prompt_token_ids": prompt}, sampling)
-        said: dict[str, list[int]] = {}
-        steps = 0
+        said: dict[int, list[int]] = {}
+        step = 0
         while engine.has_unfinished_requests():
-            engine.abort_request([str(i) for i, at in enumerate(aborts) if at == steps])
+            before_step(step, said)
             for output in engine.step():
-                said[output.request_id] = list(output.outputs[0].token_ids)
-            steps += 1
-        return [said.get(str(index), []) for index in range(len(prompts))]
+                said[int(output.request_id)] = list(output.outputs[0].token_ids)
+            step += 1
+        return said
 
     @property
     def _scheduler(self) -> Any:

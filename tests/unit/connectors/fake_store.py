@@ -116,6 +116,7 @@ class FakeLookup:
     answer: Callable[[], tuple[int, int]]
     held: bool = False
     is_late: bool = False  # there for who waits a little
+    dies: bool = False  # the store does, while somebody waits
     waits: int = 0
     blocks: int = 0
     lease_ids: list[int] = field(default_factory=list)
@@ -136,6 +137,9 @@ class FakeLookup:
         self.waits += 1
         if self.is_late:
             self.run()
+        if self.dies:
+            self.fail()
+            raise DisconnectedError("the store is gone")
         if not self.done:
             raise RequestTimeoutError("the lookup is held")
         return self.blocks
@@ -154,6 +158,7 @@ class FakeStore:
         self.sealed: dict[tuple[str, bytes], bytes] = {}
         self.chains: dict[tuple[str, bytes], tuple[bytes | None, int]] = {}
         self.answers_late = False  # lookups that are held, once somebody waits
+        self.dies_awaited = False
         self.staged: dict[tuple[str, bytes], Staged] = {}
         self.leases: dict[int, list[bytes]] = {}
         self.renewed: list[int] = []
@@ -294,7 +299,9 @@ class FakeClient:
             found = asked[: blocks * group]
             return blocks, self.store.lease(found) if lease_s and found else 0
 
-        lookup = FakeLookup(answer, self.store.hold_lookups, self.store.answers_late)
+        lookup = FakeLookup(
+            answer, self.store.hold_lookups, self.store.answers_late, self.store.dies_awaited
+        )
         self.lookups.append(lookup)
         return lookup
 

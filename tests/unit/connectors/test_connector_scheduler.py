@@ -99,6 +99,13 @@ def test_an_answer_that_is_a_little_late_costs_no_step(engine: Engine, store: Fa
     assert engine.match(request) == (20, True)
 
 
+def test_a_store_that_dies_while_its_answer_is_awaited_is_a_miss(
+    engine: Engine, store: FakeStore
+) -> None:
+    store.hold_lookups = store.dies_awaited = True
+    assert engine.match(Request("r", PROMPT)) == (0, False)
+
+
 def test_a_step_waits_for_one_answer_and_for_each_only_once(
     engine: Engine, store: FakeStore
 ) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -114,7 +115,7 @@ async def browser(program: str) -> AsyncIterator[Page]:
     command += ["--disable-background-networking", "--disable-component-update", "--no-pings"]
     if os.geteuid() == 0:  # its sandbox refuses root
         command.append("--no-sandbox")
-    process = _start(command)
+    process = _start(command, profile)
     try:
         port = await _port(profile / "DevToolsActivePort", process)
         async with aiohttp.ClientSession() as session:
@@ -130,13 +131,29 @@ async def browser(program: str) -> AsyncIterator[Page]:
                     listener.cancel()
                     await asyncio.gather(listener, return_exceptions=True)
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        shutil.rmtree(profile, ignore_errors=True)
+        _remove(profile)
 
 
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """In a process group of its own, since its helpers must end with it; its files lie there."""
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(folder)},
+        start_new_session=True,
+    )
+
+
+def _remove(folder: Path) -> None:
+    """Its helpers write there until they have ended."""
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        assert time.monotonic() < deadline, f"{folder} cannot be removed"
+        time.sleep(0.05)
 
 
 def _written_port(file: Path) -> int:

@@ -20,6 +20,8 @@ Addresses = npt.NDArray[np.uint64]
 # A GPU copies several times as fast, and the thread that launches its work must not fall behind it.
 _PIECE_BYTES, _GPU_PIECE_BYTES = 4 << 20, 64 << 20
 _PIECES_MIN = 8
+# Of a piece's bytes: what the last layer must have for its own call to cost less than it gains.
+_LAST_LAYER_SHARE = 4
 # The store has the sum of what was written in one range, and of ranges that such make up; of less
 # it must read the bytes again. So pieces begin and end where those of every other step can: at
 # units of layers, which a block's size alone decides.
@@ -170,11 +172,17 @@ def unit_layers(layers: int, layer_bytes: int, unit_bytes: int) -> int:
 
 
 def save_pieces(layers: int, unit: int, step_bytes: int, piece_bytes: int) -> list[range]:
-    """Units, or equal parts of them that are large enough; `step_bytes` is of a layer's values."""
+    """Units, or equal parts of them that are large enough; `step_bytes` is of a layer's values.
+
+    A large last layer goes alone: nothing computes while it is copied.
+    """
     parts = [
         size for size in range(1, unit) if unit % size == 0 and size * step_bytes >= piece_bytes
     ]
-    return _cut(layers, parts[0] if parts else unit)
+    pieces = _cut(layers, parts[0] if parts else unit)
+    if len(pieces[-1]) > 1 and step_bytes >= piece_bytes // _LAST_LAYER_SHARE:
+        pieces[-1:] = [pieces[-1][:-1], pieces[-1][-1:]]
+    return pieces
 
 
 def load_pieces(layers: int, unit: int, step_bytes: int, piece_bytes: int) -> list[range]:

@@ -524,6 +524,15 @@ def test_pieces_hold_all_layers_once_and_stay_small_enough_to_overlap(
 
 
 @pytest.mark.parametrize(("layers", "unit", "layer_bytes"), SHAPES)
+def test_a_large_last_layer_is_saved_alone(layers: int, unit: int, layer_bytes: int) -> None:
+    for step_bytes in (1 << 20, (4 << 20) - 1, 4 << 20):
+        assert save_pieces(layers, unit, step_bytes, 4 << 20)[-1] == range(layers - 1, layers)
+    small = save_pieces(layers, unit, (1 << 20) - 1, 4 << 20)
+    assert len({len(piece) for piece in small if piece.stop < layers}) <= 1
+    assert len(small) <= -(-layers // len(small[0]))
+
+
+@pytest.mark.parametrize(("layers", "unit", "layer_bytes"), SHAPES)
 def test_what_is_read_is_made_up_of_what_was_written_whatever_the_steps_had(
     layers: int, unit: int, layer_bytes: int
 ) -> None:

@@ -131,7 +131,8 @@ async def browser(program: str) -> AsyncIterator[Page]:
                     listener.cancel()
                     await asyncio.gather(listener, return_exceptions=True)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         _remove(profile)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 # The product loads CUDA's driver once in a process: all tests see the double, whatever this machine
 # has, unless whoever starts them names another.
 os.environ.setdefault("INFINISTORE_CUDA_LIBRARY", str(LIBRARY))
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test sends it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

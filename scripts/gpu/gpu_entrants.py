@@ -51,6 +51,14 @@ class Machine:
     cache_bytes: int  # of an engine's KV cache
     is_seeded: bool = False  # random weights of a size that makes outputs differ
     is_invariant: bool = False  # sums in one order whatever is computed together
+    kv_dtype: str = "auto"  # of the KV cache; "auto": the model's
+
+    @property
+    def number_bytes(self) -> int:
+        """Of one number in the KV cache."""
+        if self.kv_dtype != "auto":
+            return 1
+        return 2 if self.is_gpu else 4
 
     def settings(self, entrant: Entrant, url: str | None) -> dict[str, Any]:
         """What the engine's process is told."""
@@ -65,6 +73,7 @@ class Machine:
             "seed": 0,
             "generation_config": "vllm",
             "dtype": "bfloat16" if self.is_gpu else "float32",
+            "kv_cache_dtype": self.kv_dtype,
         }
         if self.is_gpu:
             # Several engines lie on one GPU: none may measure what is free, and take it.

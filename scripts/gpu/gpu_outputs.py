@@ -227,7 +227,7 @@ class Outputs:
             client.read_cache(value, [(key, 0)], value.size)
             client.sync()
             signs = value.copy()
-            width = 2 if self._machine.is_gpu else 4
+            width = self._machine.number_bytes
             signs[width - 1 :: width] ^= 0x80  # the other sign for each number
             client.write_cache(signs, [(key, 0)], value.size, on_exists="replace")
             client.sync()

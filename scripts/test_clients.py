@@ -20,7 +20,7 @@ TIMEOUT_S = 3000
 PACKAGES = {
     "lmcache": ("lmcache==0.5.6", "aiofile", "caio", "nvtx", "sortedcontainers"),
     "aibrix": (
-        "aibrix-kvcache==0.8.0", "cityhash", "more-itertools", "netifaces", "nvtx",
+        "aibrix-kvcache==0.8.0", "async-timeout", "cityhash", "more-itertools", "netifaces", "nvtx",
         "pyroscope-io", "redis==6.0.0", "rocksdict", "sortedcontainers", "validators", "zstandard",
     ),
     "sglang": ("sglang==0.5.23",),

@@ -38,9 +38,9 @@ def main() -> int:
         page += ["## Copies: `scripts/gpu/copy_sweep.py`", "", *copies(folder / "copies.json"), ""]
     else:
         missing.append("copies.json")
-    for name in ("times", "outputs", "outputs-fp8"):
+    for name in ("times", "outputs"):
         if (folder / f"{name}.md").exists():
-            page += [f"## vLLM, {name}", ""]
+            page += [f"## vLLM, {name}: `scripts/gpu/vllm_bench.py {name}`", ""]
             page += [(folder / f"{name}.md").read_text(), ""]
         else:
             missing.append(f"{name}.md")

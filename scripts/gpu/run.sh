@@ -35,6 +35,5 @@ rc=0
 "$PYTHON" "$scripts/copy_sweep.py" --json copies.json || rc=$?
 "$PYTHON" "$scripts/vllm_bench.py" times --out "$OUT" || rc=$?
 "$PYTHON" "$scripts/vllm_bench.py" outputs --out "$OUT" || rc=$?
-"$PYTHON" "$scripts/vllm_bench.py" outputs --kv-dtype fp8 --out "$OUT" || rc=$?
 "$PYTHON" "$scripts/report.py" "$OUT" || rc=$?
 exit "$rc"

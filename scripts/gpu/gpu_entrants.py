@@ -137,37 +137,3 @@ def write_llama(folder: Path) -> Path:
     )
     config.save_pretrained(folder)
     return folder
-
-
-def write_latent(folder: Path) -> Path:
-    """The same of a model with latent attention (MLA) of DeepSeek-V2's sizes, in fewer layers."""
-    from transformers import DeepseekV2Config
-
-    config = DeepseekV2Config(
-        architectures=["DeepseekV2ForCausalLM"],
-        hidden_size=2048,
-        intermediate_size=5632,
-        moe_intermediate_size=1408,
-        num_hidden_layers=16,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        n_shared_experts=1,
-        first_k_dense_replace=16,  # no layer of experts
-        n_group=1,
-        topk_group=1,
-        kv_lora_rank=512,
-        q_lora_rank=None,
-        qk_rope_head_dim=64,
-        qk_nope_head_dim=128,
-        v_head_dim=128,
-        vocab_size=32000,
-        max_position_embeddings=32768,
-        tie_word_embeddings=False,
-    )
-    config.save_pretrained(folder)
-    return folder
-
-
-SHAPES = {"llama": write_llama, "latent": write_latent}

@@ -48,11 +48,11 @@ def say(text: str) -> None:
 _BEGAN_S = time.monotonic()
 
 
-def machine_of(tiny: Path | None, out: Path, *, is_checked: bool, shape: str = "llama") -> Machine:
+def machine_of(tiny: Path | None, out: Path, *, is_checked: bool) -> Machine:
     """Where this runs; `is_checked`: outputs are compared, so they must be comparable."""
     if tiny is not None:
         return Machine(tiny, False, 32, 1024, 0, is_checked, is_checked)
-    model = entrants.SHAPES[shape](out / "model")
+    model = entrants.write_llama(out / "model")
     # Room for the longest prompt and half of another; the engines lie on the GPU side by side.
     return Machine(model, True, 16, 16_384, 3 << 30, is_checked, is_checked)
 
@@ -183,13 +183,6 @@ def times(
     show_default=True,
     help="Of the KV caches.",
 )
-@click.option(
-    "--shape",
-    type=click.Choice(list(entrants.SHAPES)),
-    default="llama",
-    show_default=True,
-    help="Of the model: Llama 3.1 8B's, or with latent attention (MLA).",
-)
 def outputs(
     out: Path,
     tiny: Path | None,
@@ -198,13 +191,12 @@ def outputs(
     answer_tokens: int,
     is_variant: bool,
     kv_dtype: str,
-    shape: str,
 ) -> None:
     """Compare the answers and the bytes of a prefill and of decodes with plain vLLM's."""
     out.mkdir(parents=True, exist_ok=True)
-    machine = machine_of(tiny, out, is_checked=True, shape=shape)
+    machine = machine_of(tiny, out, is_checked=True)
     machine = dataclasses.replace(machine, is_invariant=not is_variant, kv_dtype=kv_dtype)
-    name = "-".join(["outputs", *(x for x in (shape, kv_dtype) if x not in {"llama", "auto"})])
+    name = "outputs" if kv_dtype == "auto" else f"outputs-{kv_dtype}"
     sizes = _OUTPUT_SIZES if machine.is_gpu else _TINY_OUTPUT_SIZES
     prefill = dataclasses.replace(ENTRANTS["async"], name="prefill")
     decodes = [ENTRANTS["async"], ENTRANTS["layerwise"]]

@@ -95,7 +95,12 @@ def test_decode_loads_what_prefill_saved_and_says_what_plain_vllm_says(
 
 def check_plain_contradicts_itself(path: Path, case: Case, prompts: list[list[int]]) -> None:
     """Once it does no more, the tokens of this model can be compared, too."""
+    last = OUTPUT - 4
     with EngineProcess(path, **case.engine) as engine:
         together = [output["tokens"] for output in engine.generate(prompts, OUTPUT)]
         alone = [engine.generate([prompt], OUTPUT)[0]["tokens"] for prompt in prompts]
+        # One at a time, too: a prompt and what was said to it, as one prompt.
+        begun = [prompt + said[:last] for prompt, said in zip(prompts, alone, strict=True)]
+        again = [engine.generate([prompt], 1)[0]["tokens"] for prompt in begun]
+    assert again != [said[last : last + 1] for said in alone], f"{case.model}: compare its tokens"
     assert together != alone, f"{case.model}: compare its tokens as those of the others"
